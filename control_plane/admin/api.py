@@ -157,7 +157,7 @@ def make_admin_api(
         add_key_paths(app, keys)
         add_webhook_paths(app, webhook_secrets)
         add_tenant_paths(app, objects)
-        references = References(models, objects)
+        references = References(models, objects, rollouts)
         add_route_paths(app, objects, references)
         add_rollout_paths(app, rollouts, objects, trail)
         add_price_paths(app, objects)

@@ -38,6 +38,11 @@ class EmbeddingsCopy:
     def size_bytes(self) -> int:
         return sum(map(len, self.inputs))
 
+    @property
+    def is_whole(self) -> bool:
+        """Never: of many texts some are copied, and of the original's the cache may have had some."""
+        return False
+
     async def send(self, server: Upstream, *, timeout_s: float) -> list[EmbeddedText]:
         """Embed the texts. Raises what a batch's answer raises, and DeadlineExceeded."""
         ends_s = monotonic() + timeout_s

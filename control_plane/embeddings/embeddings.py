@@ -159,15 +159,16 @@ class Embeddings:
             deadline_s = self._now_s() + timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
             if arm is None:
                 embedded = await self._embed(request, wanted, running, route, deadline_s)
-                self._offer(route, wanted, running, embedded)
             else:
                 embedded = await self._embed_by_arm(request, wanted, running, arm, deadline_s)
+            if arm is None or arm.is_stable:
+                self._offer(route, wanted, running, embedded)
             running.outcome = Outcome.ANSWERED
             self._count(embedded)
             return embedded
 
     def _offer(self, route: Route | None, wanted: EmbeddingsRequest, running: AuthorizedRequest, embedded: EmbeddingsAnswer) -> None:
-        """Offer a call to be copied to another model, if its route has a rollout in its shadow."""
+        """Offer a call that the route's own model has answered, to be copied to another one if that is wanted."""
         shadow = self._inference.shadow
         if route is None or shadow is None or not embedded.rows:
             return

@@ -159,7 +159,7 @@ class InferenceService:
                 answer = await self.ask(request, running, route, timeout_s)
             else:
                 answer = await self._ask_arm(request, running, arm, timeout_s)
-            if arm is None and route is not None and self.shadow is not None and not running.region:
+            if route is not None and (arm is None or arm.is_stable) and self.shadow is not None and not running.region:
                 self.shadow.offer(route, request, running, answer)
             running.answered(request.outcome(answer), answer)
             return answer

@@ -142,6 +142,20 @@ class Rollouts:
         finally:
             self._starting.pop(fresh.route, None)
 
+    async def doubts_of_mirror(self, route: Route) -> list[str]:
+        """Return why copies to a route's mirror would fail, or why none are made, a sentence each.
+
+        Raises ModelNotFound: one of the models is not loaded; UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
+        """
+        if (mirror := route.mirror) is None:
+            return []
+        try:
+            contract = await self._contracts.require_kept((route.model, route.version), (mirror.model, mirror.version))
+        except Conflict as exc:
+            return [f"copies to the mirror will fail: {exc}"]
+        why = why_not_copied(contract, route)
+        return [f"no request of route {route.name!r} is copied to its mirror: {why}"] if why else []
+
     def _keep_copies(self) -> None:
         if self._copies is not None:
             self._copies.keep(_copies_needed([*self._known.rollouts.values(), *self._starting.values()]))

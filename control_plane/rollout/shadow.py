@@ -1,9 +1,11 @@
-"""Shadow of one process: copies answered requests to a rollout's next model, and pairs both answers.
+"""Shadow of one process: copies answered requests to a rollout's next model, and pairs both answers, or to a route's mirror.
 
 Off the request path: a caller has the answer before the copy is looked at. A copy is sent only where a copy of the model
 has nothing to do and the retry budget has room, and is dropped otherwise; it is no request of a tenant's, so it is in
 no cache, no usage, no service time, and is never sent twice. Copied are only requests that may be computed twice: no
 sequences, no shared memory, no streams. `app/data_plane/data_plane` runs it; observations go the way of all others.
+
+A shadow lasts for minutes and draws its requests; a mirror stays, chooses equal ones alike, and leaves a part of the budget.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import logging
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -31,6 +33,8 @@ from control_plane.inference.routes.arm_observations import ArmObservations, say
 from control_plane.inference.routes.shadowing import MAX_COPIED_BYTES, CopyableRequest, RequestCopy
 from control_plane.objects.domain.rollout import Rollout
 from control_plane.objects.domain.route import WHOLE, Route
+from control_plane.rollout.copy_counts import CopyCounts
+from control_plane.rollout.copy_order import CopyOrder, order_of
 from control_plane.rollout.domain.agreement import PairJudge
 from control_plane.telemetry.request_counts import Copied
 from control_plane.triton.ports import Upstream
@@ -40,12 +44,17 @@ _log = logging.getLogger(__name__)
 MAX_HELD = 64
 """Copies that may wait to be sent."""
 MAX_HELD_BYTES = 16 * 2**20
-MAX_AT_ONCE = 4
-"""Copies that are under way at the same time; of each the request and stable's answer are held."""
+MAX_AT_ONCE = 8
+"""Copies that are under way at the same time; of each the request and the original's answer are held."""
+MAX_TO_ONE = 4
+"""Of these, copies to one model: one that is frozen leaves room for others."""
+MIRROR_RESERVE = 0.25
+"""Part of the retry budget that mirrors leave. At a steady load it is what all servers compute in a second: enough for callers'
+requests that a death breaks off, and three quarters of a tenth for copies."""
 PAUSE_S = 0.01
 """Time between looks at what is held: by then the caller has the answer."""
 STALE_S = 1.0
-"""Age at which a copy is dropped: stable has answered long ago, and may be another one."""
+"""Age at which a copy is dropped: the original was answered long ago, and the route may have another model."""
 LEAST_TIMEOUT_S = 3.0
 TIMES_STABLE = 10.0
 """A copy that takes longer than this, and so many times as long as stable took, has failed. Triton says only after a
@@ -66,10 +75,10 @@ class IdleCopies(Protocol):
 class _Held:
     """An answered request that is to be copied."""
 
-    rollout: Rollout
+    order: CopyOrder
     copy: RequestCopy
     call: InferCall
-    """The call as it goes to the next model."""
+    """The call as it goes to the other model."""
     answer: Any
     """Stable's."""
     stable_is_fault: bool
@@ -85,7 +94,7 @@ class _Held:
 
 
 class ShadowCopies:
-    """Sender of copies to a rollout's next model; implements `inference/routes/shadowing.Shadow`."""
+    """Sender of copies to next models of rollouts and to mirrors; implements `inference/routes/shadowing.Shadow`."""
 
     def __init__(
         self,
@@ -99,8 +108,7 @@ class ShadowCopies:
     ) -> None:
         """`is_idle` tells whether no caller's request is under way for a model. `now_s` is the loop's time; `draw` returns a
         number of [0, 1)."""
-        self.counts: Counter[Copied] = Counter()
-        """Copies by what became of them."""
+        self.counts = CopyCounts()
         self._access = access
         self._dispatch = dispatch
         self._observations = observations
@@ -109,31 +117,27 @@ class ShadowCopies:
         self._draw = draw
         self._held = deque[_Held]()
         self._held_bytes = 0
-        self._under_way = 0
+        self._under_way: Counter[str] = Counter()
+        """Copies under way, by the model that they are sent to."""
         self._judges: dict[str, PairJudge | None] = {}
         """Judges of the rollouts in their shadow, by id."""
         self._tasks = TaskOwner("requests cannot be copied")
         self._has_some = asyncio.Event()
 
-    @property
-    def totals(self) -> Mapping[Copied, int]:
-        """Copies by what became of them, zeros included."""
-        return {each: self.counts[each] for each in Copied}
-
     def offer(self, route: Route, request: CopyableRequest, running: AuthorizedRequest, answer: Any) -> None:
-        rollout = self._access.shadow(route.name)
-        if rollout is None or rollout.shadow is None or not _may_be_copied(running) or self._draw() * WHOLE >= rollout.shadow.weight:
+        order = order_of(self._access, route)
+        if order is None or not _may_be_copied(running) or not self._chooses(order, request, running.call):
             return
         fault = model_fault_in(answer)
         # What its caller has done wrong says nothing; of what broke off or ran late nobody knows what it does elsewhere.
         if fault not in (None, Fault.OTHER) or (fault is None and fault_in(answer) is not None):
             return
         if max(request.body_bytes(), _answer_bytes(answer)) > MAX_COPIED_BYTES:
-            self.counts[Copied.TOO_LARGE] += 1
+            self.counts.add(order, Copied.TOO_LARGE)
         elif not self._tasks.is_open or len(self._held) >= MAX_HELD or self._held_bytes >= MAX_HELD_BYTES:
-            self.counts[Copied.DROPPED] += 1
+            self.counts.add(order, Copied.DROPPED)
         else:
-            self._hold(rollout, request, running, answer, tenant=tenant_apart(route, running.principal.tenant), is_fault=fault is not None)
+            self._hold(order, request, running, answer, tenant=tenant_apart(route, running.principal.tenant), is_fault=fault is not None)
 
     async def run(self) -> None:
         """Send what is held until cancelled."""
@@ -150,25 +154,30 @@ class ShadowCopies:
 
     def tick(self) -> None:
         """Send those that can be sent now, and drop the rest."""
-        while self._held and self._under_way < MAX_AT_ONCE:
+        while self._held and self._under_way.total() < MAX_AT_ONCE:
             held = self._held.popleft()
             self._held_bytes -= held.size_bytes
             self._send(held)
         if not self._held:
             self._has_some.clear()
 
+    def _chooses(self, order: CopyOrder, request: CopyableRequest, call: InferCall) -> bool:
+        if order.rollout is not None:  # drawn, so that it also has its samples where few requests differ
+            return self._draw() * WHOLE < order.weight
+        return order.chooses(request.unit(call))
+
     def _hold(
-        self, rollout: Rollout, request: CopyableRequest, running: AuthorizedRequest, answer: Any, *, tenant: str, is_fault: bool
+        self, order: CopyOrder, request: CopyableRequest, running: AuthorizedRequest, answer: Any, *, tenant: str, is_fault: bool
     ) -> None:
         now_s, call = self._now_s(), running.call
         held = _Held(
-            rollout,
-            request.copy_for(rollout.model, rollout.version),
-            replace(call, model_name=rollout.model, model_version=rollout.version),
+            order,
+            request.copy_for(order.model, order.version),
+            replace(call, model_name=order.model, model_version=order.version),
             answer,
             is_fault,
             # Not the unit of its arm: a caller whose requests were copied still counts once in the steps.
-            unit_digest(f"{rollout.id}#shadow", *request.unit(call)),
+            0 if order.rollout is None else unit_digest(f"{order.rollout.id}#shadow", *request.unit(call)),
             tenant,
             running.expected_units,
             now_s - (running.sent_s or now_s),
@@ -180,23 +189,31 @@ class ShadowCopies:
 
     def _send(self, held: _Held) -> None:
         """Begin to send a copy, or drop it."""
-        if self._now_s() - held.at_s > STALE_S or not self._is_in_shadow(held.rollout):
-            self.counts[Copied.DROPPED] += 1
+        order, model = held.order, held.order.model
+        if self._now_s() - held.at_s > STALE_S or not order.is_same(order_of(self._access, self._access.route(order.route))):
+            self.counts.add(order, Copied.DROPPED)
             return
-        place = self._dispatch.idle_copy(held.call) if self._is_idle(held.call.model_name) else None
+        is_full = self._under_way[model] >= MAX_TO_ONE
+        place = None if is_full or not self._is_idle(model) else self._dispatch.idle_copy(held.call)
+        reserve = MIRROR_RESERVE if order.rollout is None else 0.0
         if place is None:
-            self.counts[Copied.BUSY] += 1
-        elif not self._dispatch.retries.try_spend(held.units, RetryKind.MIRROR):
+            self.counts.add(order, Copied.BUSY)
+        elif not self._dispatch.retries.try_spend(held.units, RetryKind.MIRROR, reserve=reserve):
             with place:  # gives the reservation back
-                self.counts[Copied.OVER_BUDGET] += 1
+                self.counts.add(order, Copied.OVER_BUDGET)
         else:
-            self._under_way += 1
+            self._under_way[model] += 1
             try:
                 self._tasks.create_task(self._compare(held, place), name="shadow-copy")
             except UpstreamUnavailable:  # the gateway is stopping
-                self._under_way -= 1
+                self._has_ended(model)
                 with place:
-                    self.counts[Copied.DROPPED] += 1
+                    self.counts.add(order, Copied.DROPPED)
+
+    def _has_ended(self, model: str) -> None:
+        self._under_way[model] -= 1
+        if not self._under_way[model]:
+            del self._under_way[model]
 
     async def _compare(self, held: _Held, place: AbstractContextManager[Upstream]) -> None:
         """Send a copy, and observe what became of it."""
@@ -211,25 +228,28 @@ class ShadowCopies:
             self._observe(held, fault, answer, self._now_s() - began_s)
         except Exception:  # what cannot be compared must not end the data plane
             _log.exception("the answer to a copied request cannot be compared")
-            self.counts[Copied.UNREADABLE] += 1
+            self.counts.add(held.order, Copied.UNREADABLE)
         finally:
-            self._under_way -= 1
+            self._has_ended(held.order.model)
 
     def _observe(self, held: _Held, fault: Fault | None, answer: Any, took_s: float) -> None:
         if not says_something(fault):
-            self.counts[Copied.UNCOUNTED] += 1
+            self.counts.add(held.order, Copied.UNCOUNTED)
             return
         is_refused = fault is None and fault_in(answer) is not None  # as its caller's mistake, which stable had not found
         pair = Pair(held.stable_is_fault)
         if fault is None and not is_refused and not held.stable_is_fault:
             pair = replace(pair, differs=self._differ(held, answer))
+            if held.copy.is_whole:
+                self.counts.add_pair(held.order, original_s=held.took_s, copy_s=took_s)
         is_fault = fault is not None or (is_refused and not held.stable_is_fault)
-        self.counts[_copied(is_fault=is_fault, differs=pair.differs)] += 1
-        seen = Observation(held.rollout.route, held.rollout.id, False, held.digest, is_fault, took_s, fault in DEATHS, pair, held.tenant)
-        self._observations.add_pair(seen)
+        self.counts.add(held.order, _copied(is_fault=is_fault, differs=pair.differs))
+        if (rollout := held.order.rollout) is not None:
+            seen = Observation(rollout.route, rollout.id, False, held.digest, is_fault, took_s, fault in DEATHS, pair, held.tenant)
+            self._observations.add_pair(seen)
 
     def _differ(self, held: _Held, answer: Any) -> bool | None:
-        judge = self._judge(held.rollout)
+        judge = None if held.order.rollout is None else self._judge(held.order.rollout)
         if judge is None:
             return None
         try:
@@ -255,10 +275,6 @@ class ShadowCopies:
                 self._judges[rollout.id] = None
                 _log.error("rollout of %s: answers are not compared: %s", rollout.route, exc)
         return self._judges[rollout.id]
-
-    def _is_in_shadow(self, rollout: Rollout) -> bool:
-        present = self._access.shadow(rollout.route)
-        return present is not None and present.id == rollout.id
 
     def _forget(self) -> None:
         self._held.clear()

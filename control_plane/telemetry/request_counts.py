@@ -124,20 +124,20 @@ class QueryOfDeathCounts:
 
 
 class Copied(StrEnum):
-    """Outcome of copying a request to a rollout's next model; label `result` of the metrics."""
+    """Outcome of copying a request to a route's mirror, or to the next model of its rollout; label `result` of the metrics."""
 
     AGREES = "agrees"
-    """The copy's answer agrees with stable's, by the rollout's agreement."""
+    """The copy's answer agrees with the original's, by the rollout's agreement."""
     DIFFERS = "differs"
     ANSWERED = "answered"
     """The copy was answered, and the answers were not compared."""
     FAILED = "failed"
     UNCOUNTED = "uncounted"
-    """The next model was loading or busy, which says nothing of it."""
+    """The model was loading, busy or is not there, which says nothing of it."""
     UNREADABLE = "unreadable"
     """A defect of the gateway's."""
     BUSY = "busy"
-    """Not sent: no copy of the next model was idle."""
+    """Not sent: no replica of the model was idle, or enough copies are under way to it."""
     OVER_BUDGET = "over_budget"
     """Not sent: the retry budget was spent."""
     DROPPED = "dropped"
@@ -148,10 +148,35 @@ class Copied(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CopiedCount:
-    """Count of requests that were to be copied, by what became of them."""
+    """Count of a route's requests that were to be copied to a model, by what became of them."""
 
+    route: str
+    model: str
+    """Model that they were copied to, as `model@version` where a version is named."""
     result: Copied
     count: int
+
+
+class Half(StrEnum):
+    """Half of a pair of equal requests; label `half` of the metrics."""
+
+    ORIGINAL = "original"
+    """A caller's request."""
+    COPY = "copy"
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedDurations:
+    """Histogram of the durations of copied requests that both models have answered: counts by bucket (not cumulative), and their
+    sum in seconds.
+    """
+
+    route: str
+    model: str
+    """Model that they were copied to."""
+    half: Half
+    buckets: tuple[int, ...]
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +274,7 @@ class RequestCounts:
     hedged_units: float = 0.0
     """Compute units that the second sends of hedged requests were expected to take."""
     copied: tuple[CopiedCount, ...] = ()
+    copied_took: tuple[CopiedDurations, ...] = ()
     budgets: tuple[BudgetCount, ...] = ()
     deliveries: tuple[DeliveryCount, ...] = ()
     events: tuple[EventCount, ...] = ()
@@ -270,6 +296,10 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
     took: dict[tuple[str, Frontend], DurationHistogram] = {}
     for one in chain.from_iterable(part.took for part in parts):
         took[one.model, one.frontend] = _add(took.get((one.model, one.frontend)), one)
+    pairs: dict[tuple[str, str, Half], CopiedDurations] = {}
+    for each in chain.from_iterable(part.copied_took for part in parts):
+        key = (each.route, each.model, each.half)
+        pairs[key] = _add(pairs.get(key), each)
     shared = [part.shared_cache for part in parts if part.shared_cache is not None]
     return RequestCounts(
         ended=_sum_rows(OutcomeCount, (part.ended for part in parts)),
@@ -292,6 +322,7 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         hedges=_sum_rows(HedgeCount, (part.hedges for part in parts)),
         hedged_units=sum((part.hedged_units for part in parts), 0.0),
         copied=_sum_rows(CopiedCount, (part.copied for part in parts)),
+        copied_took=tuple(pairs.values()),
         budgets=_sum_rows(BudgetCount, (part.budgets for part in parts)),
         deliveries=_sum_rows(DeliveryCount, (part.deliveries for part in parts)),
         work=total_work(chain.from_iterable(part.work for part in parts)),
@@ -343,7 +374,10 @@ def _sum(one: SumT, other: SumT) -> SumT:
     return type(one)(*map(add, astuple(one), astuple(other)))
 
 
-def _add(sum_so_far: DurationHistogram | None, more: DurationHistogram) -> DurationHistogram:
+HistogramT = TypeVar("HistogramT", DurationHistogram, CopiedDurations)
+
+
+def _add(sum_so_far: HistogramT | None, more: HistogramT) -> HistogramT:
     if sum_so_far is None:
         return more
     buckets = tuple(one + other for one, other in zip(sum_so_far.buckets, more.buckets, strict=True))

@@ -65,7 +65,7 @@ class Fleet:
         return sum(
             int(float(line.split()[-1]))
             for line in lines
-            if line.startswith("tidegate_copied_requests_total") and line.split('"')[1] in sent
+            if line.startswith("tidegate_copied_requests_total{") and line.split('result="')[1].split('"')[0] in sent
         )
 
     def forget(self, model: str) -> None:

@@ -102,7 +102,7 @@ class Declared:
             )
         before = live.spec if live is not None else None
         last = record.spec if live is not None and record is not None and record.owner == owner else {}
-        spec: Any = require_valid(kind, name, merged(before or {}, last, desired))
+        spec: Any = require_valid(kind, name, _merged(kind, before or {}, last, desired))
         after = _body(kind, name, spec)
         outcome = Outcome.CREATED if before is None else Outcome.UNCHANGED if before == after else Outcome.CHANGED
         if not dry_run:
@@ -153,6 +153,14 @@ class Declared:
             action = "create" if live is None else "replace"
             async with self._trail.recorded(self._actor, action, kind.name, name, before=before, after=_model_spec(state)):
                 await self._models.set_desired(name, state)
+
+
+def _merged(kind: DeclaredKind, live: Mapping[str, Any], last: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge as `merged` does; an object that may be null, such as a route's mirror, goes as a whole with the files that declared it:
+    fields of others would be left that are no object."""
+    fields = kind.spec.model_fields
+    gone = {name for name in last if name not in desired and isinstance(last[name], Mapping) and fields[name].default is None}
+    return {name: value for name, value in merged(live, last, desired).items() if name not in gone}
 
 
 def _body(kind: DeclaredKind, name: str, spec: Any) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
 from control_plane.core.scope import Right, Scope, parse_scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
-from control_plane.objects.domain.route import WHOLE, CachePolicy, FasterModel, HedgingPolicy, Route, Target
+from control_plane.objects.domain.route import WHOLE, CachePolicy, FasterModel, HedgingPolicy, Mirror, Route, Target
 from control_plane.objects.domain.stored_objects import (
     CURRENCY,
     KEY_ID,
@@ -151,6 +151,24 @@ class FasterSpec(Spec):
     """Version of the model; empty: the model's version policy chooses."""
 
 
+class MirrorSpec(Spec):
+    """A model that gets copies of a route's requests, whose answers nobody waits for. While a rollout of the route is under way
+    nothing is copied to it."""
+
+    model: _NameText
+    """A model that none of the route's requests go to."""
+    version: str = Field("", pattern=f"^{VERSION.pattern}$")
+    """Version of the model; empty: the model's version policy chooses."""
+    weight: Annotated[int, Field(ge=0, le=WHOLE), Whole] = 1_000
+    """Requests of 10,000 that are copied, of those that the route's own model has answered: equal ones alike."""
+
+
+class MirrorPatch(MirrorSpec):
+    """A PATCH of a mirror: the fields to change."""
+
+    model: _NameText = Field(default_factory=str)
+
+
 class RouteSpec(Spec):
     """The model behind a public name, and how it is served under that name."""
 
@@ -181,6 +199,8 @@ class RouteSpec(Spec):
     """Models that answer where the route's own would take longer than a request's latency budget, the most accurate first."""
     latency_budget_s: Annotated[_Limit, Field(ge=1e-3)] | None = None
     """Latency budget in seconds of requests that name none (`tidegate-latency-budget-ms`); null: none."""
+    mirror: MirrorSpec | None = None
+    """Model that gets copies of requests; null: none."""
 
     def named(self, name: str) -> Route:
         tenants = None if self.tenants is None else tuple(self.tenants)
@@ -200,6 +220,7 @@ class RouteSpec(Spec):
             is_repeatable=self.is_repeatable,
             faster=_faster(self.faster),
             latency_budget_s=self.latency_budget_s,
+            mirror=None if self.mirror is None else Mirror(**self.mirror.model_dump()),
         )
 
 
@@ -215,9 +236,11 @@ class RoutePatch(RouteSpec):
     """A PATCH of a route: the fields to change."""
 
     model: _NameText = Field(default_factory=str)
+    mirror: MirrorPatch | None = None
+    """Model that gets copies of requests; null: none."""
 
     def patched(self, route: Route) -> Route:
-        """Return the route with the given fields changed, also single fields of its cache and hedging."""
+        """Return the route with the given fields changed, also single fields of its cache, hedging and mirror."""
         changes = self.model_dump(exclude_unset=True)
         if changes.get("tenants") is not None:
             changes["tenants"] = tuple(changes["tenants"])
@@ -229,6 +252,8 @@ class RoutePatch(RouteSpec):
             changes["targets"] = _targets(self.targets)
         if "faster" in changes:
             changes["faster"] = _faster(self.faster)
+        if changes.get("mirror") is not None:
+            changes["mirror"] = replace(route.mirror or Mirror(""), **changes["mirror"])
         return replace(route, **changes)
 
 
@@ -242,6 +267,7 @@ class RouteView(RouteSpec, _Object[Route]):
         view.hedging = HedgingSpec.model_construct(**asdict(held.value.hedging))
         view.targets = [TargetSpec.model_construct(**asdict(target)) for target in held.value.targets]
         view.faster = [FasterSpec.model_construct(**asdict(each)) for each in held.value.faster]
+        view.mirror = None if held.value.mirror is None else MirrorSpec.model_construct(**asdict(held.value.mirror))
         return view
 
 

@@ -69,7 +69,6 @@ from control_plane.telemetry.adapters.request_counter import RequestCounter
 from control_plane.telemetry.request_counts import (
     BudgetCount,
     CacheStatusCount,
-    CopiedCount,
     DeliveryCount,
     FleetRefusalCount,
     HedgeCount,
@@ -247,7 +246,8 @@ class DataPlane:
             waited=WaitHistogram(tuple(fleet.waits.buckets), fleet.waits.seconds),
             hedges=tuple(HedgeCount(*each) for each in fleet.hedges.items()),
             hedged_units=fleet.hedged_units,
-            copied=tuple(CopiedCount(*each) for each in self._shadow.totals.items()),
+            copied=self._shadow.counts.results(),
+            copied_took=self._shadow.counts.durations(),
             budgets=tuple(BudgetCount(*key, count) for key, count in self._inference.dial.totals.items()),
             deliveries=() if deliveries is None else tuple(DeliveryCount(*key, count) for key, count in deliveries.outcomes.items()),
             regions=tuple(RegionCount(region, verdict.value, count) for (region, verdict), count in sent.items()),

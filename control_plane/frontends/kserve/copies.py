@@ -33,6 +33,10 @@ class HttpCopy:
     def size_bytes(self) -> int:
         return len(self.http.body)
 
+    @property
+    def is_whole(self) -> bool:
+        return True
+
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         return server.http.send(self.http, timeout_s=timeout_s)
 
@@ -58,6 +62,10 @@ class GrpcCopy:
     @property
     def size_bytes(self) -> int:
         return len(self.call.frame)
+
+    @property
+    def is_whole(self) -> bool:
+        return True
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
         return server.grpc.unary(self.call, timeout_s=timeout_s)

@@ -4,6 +4,9 @@ Its tokens are compute units and requests. A tenth of what is asked for is put i
 mirrors together add at most a tenth to the servers' load, however many fail. A request a second may go beyond
 that: at little traffic a tenth of it is nothing. Tokens that nobody takes are forgotten by and by.
 
+Who can do without leaves a reserve: a part of what there would be if nobody had spent anything, so that a route's
+mirror, which copies requests all the time, stops where resends and hedges have taken much.
+
 What one server's death broke off may be sent in debt: it is bounded by what was in flight there, and is paid
 back by what is asked for later. Pure; called by `inference/retries/retry_budget` and `fleet/routing/resending`.
 
@@ -40,6 +43,9 @@ class RetryBucket:
     spare: float = 1.0
     """Requests that may be sent though there is nothing to be spent: at most one."""
     at_s: float = -inf
+    full_units: float = 0.0
+    """Compute units that there would be if nobody had spent any."""
+    full_requests: float = 0.0
 
     def refilled(self, asked_units: float, asked_requests: int, now_s: float, *, processes: int) -> RetryBucket:
         """Return the bucket at `now_s`, after so much was asked for, evenly since the last refill.
@@ -47,7 +53,8 @@ class RetryBucket:
         `processes` share the spare request of a second; each has its own demand, and so its share of the rest.
         """
         if self.at_s == -inf:
-            return RetryBucket(SHARE * asked_units, SHARE * asked_requests, self.spare, now_s)
+            units, requests = SHARE * asked_units, SHARE * asked_requests
+            return RetryBucket(units, requests, self.spare, now_s, units, requests)
         past_s = max(0.0, now_s - self.at_s)
         kept = 0.5 ** (past_s / _HALF_LIFE_S)
         part = SHARE * ((1.0 - kept) * _MEAN_LIFE_S / past_s if past_s > 0.0 else 1.0)
@@ -56,12 +63,15 @@ class RetryBucket:
             _decayed(self.requests, kept) + part * asked_requests,
             min(1.0, self.spare + SPARE_PER_S * past_s / processes),
             now_s,
+            self.full_units * kept + part * asked_units,
+            self.full_requests * kept + part * asked_requests,
         )
 
-    def spent(self, units: float, *, may_owe: bool = False) -> RetryBucket | None:
-        """Return the bucket after a request of so many units is sent; None: it must not be."""
-        has_enough = self.units >= units and self.requests >= 1.0
-        if not has_enough and self.spare >= 1.0:
+    def spent(self, units: float, *, may_owe: bool = False, reserve: float = 0.0) -> RetryBucket | None:
+        """Return the bucket after a request of so many units is sent; None: it must not be, or would leave less than this part of
+        a full bucket. Who leaves a reserve leaves the spare request, too."""
+        has_enough = self.units - units >= reserve * self.full_units and self.requests - 1.0 >= reserve * self.full_requests
+        if not has_enough and self.spare >= 1.0 and not reserve:
             return replace(self, spare=self.spare - 1.0)
         if has_enough or may_owe:
             return replace(self, units=self.units - units, requests=self.requests - 1.0)

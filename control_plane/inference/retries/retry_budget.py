@@ -66,14 +66,14 @@ class RetryBudget:
         if (self._now_s() if now_s is None else now_s) >= self._refill_s:
             self._refill()
 
-    def try_spend(self, units: float, kind: RetryKind = RetryKind.RESEND, *, may_owe: bool = False) -> bool:
+    def try_spend(self, units: float, kind: RetryKind = RetryKind.RESEND, *, may_owe: bool = False, reserve: float = 0.0) -> bool:
         """Spend so many compute units on sending a request another time; False where that must not be.
 
-        `may_owe` is for what one server's death broke off. Whether there is a server with capacity to spare is
-        for the caller to ask before.
+        `may_owe` is for what one server's death broke off; `reserve` is the part of the whole budget that is to be left for
+        others. Whether there is a server with capacity to spare is for the caller to ask before.
         """
         self._refill()
-        after = self._bucket.spent(units, may_owe=may_owe)
+        after = self._bucket.spent(units, may_owe=may_owe, reserve=reserve)
         self.counts[kind, after is not None] += 1
         if after is None:
             return False

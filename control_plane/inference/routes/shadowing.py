@@ -1,4 +1,5 @@
-"""Port of the request path to a shadow: where answered requests are offered to be copied to another model.
+"""Port of the request path to a shadow: where answered requests are offered to be copied to another model, a route's mirror or
+the next model of its rollout.
 
 `rollout/shadow` implements it; `inference/inference` offers, and goes on at once.
 """
@@ -24,6 +25,10 @@ class RequestCopy(Protocol):
 
     @property
     def size_bytes(self) -> int: ...
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it asks for all that the original had computed, so that their times can be compared."""
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[Any]:
         """Send it and return Triton's answer, good or bad. Raises UpstreamUnavailable, DeadlineExceeded."""

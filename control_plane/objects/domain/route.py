@@ -62,6 +62,22 @@ class FasterModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Mirror:
+    """Model that gets copies of a part of a route's requests, whose answers nobody waits for."""
+
+    model: str
+    version: str = ""
+    """Version of the model; empty for the one that the model's version policy chooses."""
+    weight: int = 1_000
+    """Requests of 10,000 that are copied."""
+
+    def may_be(self, arm: tuple[str, str]) -> bool:
+        """Whether this is the same model and version, as far as one knows: of a model without a number any."""
+        model, version = arm
+        return model == self.model and (version == self.version or not (version and self.version))
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """Alias of a model, or a weighted split of its requests over several. Routes and models share one
     namespace, in which a route hides the model of its name.
@@ -93,6 +109,8 @@ class Route:
     """Models that answer where `model` would take longer than a request's latency budget, the most accurate first."""
     latency_budget_s: float | None = None
     """Latency budget of requests that set none; None: those always go to `model`."""
+    mirror: Mirror | None = None
+    """Model that gets copies of requests which `model` has answered; None for none."""
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -195,6 +195,7 @@ def _of_route(route: Route) -> Iterator[str]:
     yield from _of_number("hedging.twice_from_s", route.hedging.twice_from_s, above=0)
     yield from _of_targets(route)
     yield from _of_faster(route)
+    yield from _of_mirror(route)
     if not POOL_OR_NONE.fullmatch(route.pool):
         yield "pool must be 1-63 letters, digits, dots, dashes and underscores, beginning with a letter or digit, or empty"
 
@@ -233,6 +234,20 @@ def _of_faster(route: Route) -> Iterator[str]:
         yield from _of_name("faster.model", each.model)
         if not VERSION.fullmatch(each.version):
             yield "faster.version must be a number, or empty"
+
+
+def _of_mirror(route: Route) -> Iterator[str]:
+    if (mirror := route.mirror) is None:
+        return
+    yield from _of_name("mirror.model", mirror.model)
+    if not VERSION.fullmatch(mirror.version):
+        yield "mirror.version must be a number, or empty"
+    if not 0 <= mirror.weight <= WHOLE:
+        yield f"mirror.weight must be from 0 to {WHOLE}: requests of {WHOLE:,} that are copied"
+    if mirror.model == route.name:
+        yield "mirror.model must be another name: the route stands before the model of its own name"
+    if any(map(mirror.may_be, route.arms)):
+        yield "mirror.model must be none that the route's requests go to, but for another version of it where both have their numbers"
 
 
 def _repeated(names: Iterable[str]) -> set[str]:

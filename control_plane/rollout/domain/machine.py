@@ -127,7 +127,9 @@ def promoted_route(rollout: Rollout, route: Route) -> Route | None:
     is_its_own = (route.model, route.version) == (rollout.stable, rollout.stable_version)
     if rollout.phase is not Phase.PROMOTING or not is_its_own:
         return None
-    return replace(route, model=rollout.model, version=rollout.version)
+    # A mirror of the model that is promoted has come to its end: a route cannot copy requests to its own model.
+    mirror = None if route.mirror is not None and route.mirror.may_be((rollout.model, rollout.version)) else route.mirror
+    return replace(route, model=rollout.model, version=rollout.version, mirror=mirror)
 
 
 def promoted(rollout: Rollout, *, now_s: float, by: str = "") -> Rollout:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from control_plane.core.algorithms.steps import Steps
 from control_plane.telemetry.adapters.metric_labels import BoundedCounts
 from control_plane.telemetry.metrics_text import request_metrics_steps
-from control_plane.telemetry.request_counts import RequestCounts
+from control_plane.telemetry.request_counts import BUCKETS_S, RequestCounts
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 
 
@@ -111,8 +112,7 @@ def _retries(counts: RequestCounts) -> Iterator[Metric]:
     for each in counts.retries:
         retries.add_metric((each.kind, "sent" if each.is_allowed else "refused"), each.count)
     yield retries
-    help_text = "Requests to be copied to the next model of a rollout in its shadow, by what became of them."
-    yield _by_result("tidegate_copied_requests", help_text, {each.result: each.count for each in counts.copied})
+    yield from _copies(counts)
     budgets = CounterMetricFamily(
         "tidegate_latency_budget_requests",
         "Answers to requests with a latency budget, by route, by the model that was chosen, and by whether they came within it: result "
@@ -144,6 +144,27 @@ def _retries(counts: RequestCounts) -> Iterator[Metric]:
     yield CounterMetricFamily("tidegate_queries_of_death", help_text, value=found)
     help_text = "Requests refused since processes had died under them before."
     yield CounterMetricFamily("tidegate_queries_of_death_refused", help_text, value=refused)
+
+
+def _copies(counts: RequestCounts) -> Iterator[Metric]:
+    help_text = (
+        "Requests to be copied to a route's mirror, or to the next model of its rollout in its shadow, by route, by that model, and by "
+        "what became of them."
+    )
+    copied = CounterMetricFamily("tidegate_copied_requests", help_text, labels=("route", "model", "result"))
+    for each in counts.copied:
+        copied.add_metric((each.route, each.model, each.result), each.count)
+    yield copied
+    help_text = (
+        "Seconds from the sending of a copied request to its answer, by route, by the model that it was copied to, and by half of the "
+        "pair: original or copy. Only of pairs that were both answered; none of embeddings."
+    )
+    took = HistogramMetricFamily("tidegate_copied_request_duration_seconds", help_text, labels=("route", "model", "half"))
+    bounds = [*map(str, BUCKETS_S), "+Inf"]
+    for half in counts.copied_took:
+        buckets = list(zip(bounds, accumulate(half.buckets), strict=True))  # Prometheus' are cumulative
+        took.add_metric((half.route, half.model, half.half), buckets, half.seconds)
+    yield took
 
 
 def _shared_cache(counts: SharedCacheCounts, away: int, answer_s: float) -> Iterator[Metric]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import http.client
 import json
 import queue
+import re
 import threading
 import time
 from collections import Counter
@@ -204,10 +205,48 @@ def test_what_is_wrong_is_found_in_its_shadow_and_answers_nobody(running: Tidega
     assert ["shadow first" in whats[0], "step 1: 20 %" in whats[1], "all requests, for 1 s beside v1" in whats[2]] == [True] * 3
 
 
-def copied(tidegate: Tidegate) -> dict[str, float]:
+def copied(tidegate: Tidegate) -> Counter[str]:
     """Requests to be copied, by what became of them, of all workers."""
+    counts: Counter[str] = Counter()
+    for labels, count in metric(tidegate, "tidegate_copied_requests_total"):
+        counts[labels["result"]] += count
+    return counts
+
+
+def metric(tidegate: Tidegate, name: str) -> list[tuple[dict[str, str], int]]:
+    """The labels and values of a metric, of all workers."""
     page = raw_http.exchange(tidegate.port_of_metrics(), "GET", "/metrics").decode()
-    return {line.split('"')[1]: float(line.split()[-1]) for line in page.splitlines() if line.startswith("tidegate_copied_requests_total{")}
+    lines = (line for line in page.splitlines() if line.startswith(name + "{"))
+    return [(dict(re.findall(r'(\w+)="([^"]*)"', line)), int(float(line.split()[-1]))) for line in lines]
+
+
+def test_a_mirror_gets_copies_for_as_long_as_it_stands_and_nobody_notices_one_that_fails_or_hangs(running: Tidegate) -> None:
+    def to(model: str, result: str) -> int:
+        found = metric(running, "tidegate_copied_requests_total")
+        return sum(count for labels, count in found if (labels["route"], labels["model"], labels["result"]) == ("route", model, result))
+
+    cli(running, "routes", "set", "route", "--model", "v1", "--repeatable", "--mirror", "other", "--mirror-percent", "100")
+    warned = run_cli("routes", "set", "route", "--mirror", "wrong", "--state-dir", str(running.state_dir)).stderr
+    assert "warning" not in warned
+    warned = run_cli("routes", "set", "route", "--mirror", "other", "--state-dir", str(running.state_dir)).stderr
+    assert "warning: copies to the mirror will fail: model 'other' would break callers of 'v1': output Y was FP32[1]" in warned
+    wait_for(lambda: all(asked(running) == "v1" for _ in range(20)), what="the route, in both workers")
+    with Callers(running) as callers:
+        for model, result in (("good", "answered"), ("fails", "failed"), ("hangs", "failed"), ("missing", "uncounted")):
+            before = to(model, result)
+            cli(running, "routes", "set", "route", "--mirror", model)
+            wait_for(lambda: to(model, result) >= before + 2, what=f"copies to {model}", every_s=0.3)  # noqa: B023
+        assert "copies of 100 % to missing" in " ".join(cli(running, "routes", "list").split())
+        took = metric(running, "tidegate_copied_request_duration_seconds_count")
+        halves = {labels["half"]: count for labels, count in took if (labels["route"], labels["model"]) == ("route", "good")}
+        assert halves["original"] == halves["copy"] >= 2
+        cli(running, "routes", "set", "route", "--mirror", "none")
+        time.sleep(1.0)
+        sent = to("missing", "uncounted")
+        answered = callers.answered.total()
+        wait_for(lambda: callers.answered.total() > answered + 100, what="requests that nobody copies")
+        assert to("missing", "uncounted") == sent
+    assert (callers.wrong, set(callers.answered)) == ([], {"v1"})
 
 
 def test_when_the_leader_is_killed_another_gateway_goes_on(running: Tidegate, tmp_path: Path) -> None:

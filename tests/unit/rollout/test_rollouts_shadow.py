@@ -9,8 +9,9 @@ import pytest
 
 from control_plane.core.errors import Conflict, InvalidRequest
 from control_plane.objects.domain.rollout import Agreement, Phase, Step
-from control_plane.objects.domain.route import CachePolicy, Route
-from tests.unit.rollout.rollout_bench import CONFIGS, SPEC, process, world
+from control_plane.objects.domain.route import CachePolicy, Mirror, Route
+from control_plane.rollout.domain.machine import promoted
+from tests.unit.rollout.rollout_bench import CONFIGS, SPEC, process, refreshing, world
 
 pytestmark = pytest.mark.usefixtures("known_thresholds")
 
@@ -91,3 +92,31 @@ async def test_a_tensor_that_no_answer_has_is_refused_with_those_there_are() -> 
     with pytest.raises(InvalidRequest, match="no output 'NOPE' to compare; it has Y"):
         await one.start(replace(SHADOWED, agreement=Agreement("same-space", "NOPE")))
     assert (await one.start(replace(SHADOWED, agreement=Agreement("same-space", "Y")))).phase is Phase.SHADOW
+
+
+@pytest.mark.parametrize(("mirror", "left"), [(Mirror("v2"), None), (Mirror("v2", "7"), None), (Mirror("other"), Mirror("other"))])
+async def test_a_mirror_of_the_model_that_is_promoted_ends_and_another_one_stays(mirror: Mirror, left: Mirror | None) -> None:
+    one = process(state=world(replace(REPEATABLE, mirror=mirror)))
+    await one.start()
+    await refreshing(one, one.rollouts.change("r", lambda rollout: promoted(rollout, now_s=one.clock[0])))
+    for _ in range(3):
+        await one.tick(count=0)
+    assert one.rollout.phase is Phase.PROMOTED
+    assert (one.known.stored_routes["r"].model, one.known.stored_routes["r"].mirror) == ("v2", left)
+
+
+@pytest.mark.parametrize(
+    ("route", "said"),
+    [
+        pytest.param(replace(REPEATABLE, mirror=Mirror("v2")), [], id="good"),
+        pytest.param(
+            replace(REPEATABLE, mirror=Mirror("other")), ["copies to the mirror will fail", "output Y was FP32"], id="other tensors"
+        ),
+        pytest.param(Route("r", "v1", mirror=Mirror("v2")), ["no request", "`tidegate routes set r --repeatable`"], id="not repeatable"),
+        pytest.param(REPEATABLE, [], id="no mirror"),
+    ],
+)
+async def test_what_is_said_of_a_mirror(route: Route, said: list[str]) -> None:
+    doubts = await process(state=world()).rollouts.doubts_of_mirror(route)
+    assert len(doubts) == bool(said)
+    assert all(part in doubts[0] for part in said)

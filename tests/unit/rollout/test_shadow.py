@@ -3,157 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
 import pytest
 
-from control_plane.core.errors import DeadlineExceeded, InvalidRequest, Overloaded, UpstreamUnavailable
-from control_plane.core.infer_call import InferCall
-from control_plane.core.principal import Principal
-from control_plane.core.scope import Scopes
+from control_plane.core.errors import Overloaded, UpstreamUnavailable
 from control_plane.inference.domain.observation import Observation, Pair
 from control_plane.inference.retries.retry_budget import RetryBudget, RetryKind
-from control_plane.inference.routes.arm_observations import ArmObservations
 from control_plane.inference.routes.shadowing import MAX_COPIED_BYTES
-from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step
-from control_plane.objects.domain.route import Route
-from control_plane.protocols.http1 import HttpAnswer, make_answer
-from control_plane.rollout.shadow import MAX_AT_ONCE, MAX_HELD, MAX_HELD_BYTES, PAUSE_S, STALE_S, ShadowCopies
+from control_plane.objects.domain.rollout import Agreement, Rollout, Step
+from control_plane.objects.domain.route import Mirror, Route
+from control_plane.protocols.http1 import make_answer
+from control_plane.rollout.shadow import MAX_AT_ONCE, MAX_HELD, MAX_HELD_BYTES, MAX_TO_ONE, PAUSE_S, STALE_S
 from control_plane.telemetry.request_counts import Copied
-from tests.fakes.governance import governance, known_state
-from tests.fakes.rollout_steps import steps_of
+from tests.unit.rollout.shadow_bench import CALL, ROLLOUT, Bench, Request, answer
 
 pytestmark = pytest.mark.virtual_time
-
-ROUTE = Route("r", "v1", is_repeatable=True)
-ROLLOUT = Rollout(
-    "r", "0" * 32, "v2", "v1", steps_of([1], samples=1, min_s=0.0),
-    phase=Phase.SHADOW, shadow=Step(10_000, 5, 0.0), agreement=Agreement("exact"),
-)  # fmt: skip
-CALL = InferCall("v1", "", "id", ())
-ANN = Principal("ann", "key", Scopes(()))
-
-
-def answer(value: float = 1.0, status: int = 200) -> HttpAnswer:
-    return make_answer(status, repr(value).encode())
-
-
-@dataclass
-class Copy:
-    request: Request
-    model: str
-    version: str
-    size_bytes: int
-
-    async def send(self, server: Any, *, timeout_s: float) -> HttpAnswer:
-        self.request.sent.append((self.model, self.version, timeout_s))
-        if self.request.takes_s:
-            if self.request.takes_s > timeout_s:
-                await asyncio.sleep(timeout_s)
-                raise DeadlineExceeded("late")
-            await asyncio.sleep(self.request.takes_s)
-        if isinstance(self.request.reply, Exception):
-            raise self.request.reply
-        return cast("HttpAnswer", self.request.reply)
-
-    def outputs(self, answer: HttpAnswer) -> dict[str, Any] | None:
-        if answer.body == b"unreadable":
-            raise InvalidRequest("no tensors")
-        return {"Y": np.array([float(answer.body)])} if answer.status == 200 else None
-
-
-@dataclass
-class Request:
-    """An answered request, with what the next model will reply to its copy."""
-
-    content: bytes = b"x"
-    reply: Any = field(default_factory=answer)
-    takes_s: float = 0.0
-    size_bytes: int = 10
-    sent: list[tuple[str, str, float]] = field(default_factory=list)
-
-    def unit(self, call: InferCall) -> tuple[bytes, ...]:
-        return (self.content,)
-
-    def copy_for(self, model_name: str, model_version: str) -> Copy:
-        return Copy(self, model_name, model_version, self.size_bytes)
-
-    def body_bytes(self) -> int:
-        return self.size_bytes
-
-
-class Dispatch:
-    """So many idle copies of the next model."""
-
-    def __init__(self, idle: int) -> None:
-        self.retries = RetryBudget(now_s=lambda: asyncio.get_running_loop().time())
-        self.retries.asked(1e6)
-        self.retries._asked_requests = 10_000
-        self.idle = idle
-
-    def idle_copy(self, call: InferCall) -> AbstractContextManager[Any] | None:
-        if not self.idle:
-            return None
-        self.idle -= 1
-        return self._held()
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        try:
-            yield None
-        finally:
-            self.idle += 1
-
-
-class Bench:
-    def __init__(self, *, rollout: Rollout = ROLLOUT, idle: int = 100, draw: float = 0.5) -> None:
-        self.known = known_state(routes=(ROUTE,))
-        self.known.shadows = {"r": rollout}
-        self.known.rollout_ids = {"r": rollout.id}
-        access = governance(self.known).access
-        self.observations = ArmObservations(access)
-        self.dispatch = Dispatch(idle)
-        self.is_idle = True
-        self.shadow = ShadowCopies(
-            access,
-            self.dispatch,
-            self.observations,
-            is_idle=lambda model: self.is_idle,
-            now_s=lambda: asyncio.get_running_loop().time(),
-            draw=lambda: draw,
-        )
-
-    @asynccontextmanager
-    async def running(self) -> Any:
-        task = asyncio.get_running_loop().create_task(self.shadow.run())
-        await asyncio.sleep(0)
-        try:
-            yield self
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    def offer(self, *requests: Request, stable: Any = None, **running: Any) -> None:
-        now_s = asyncio.get_running_loop().time()
-        told = {
-            "call": CALL,
-            "sent_s": now_s - 0.02,
-            "is_cache_hit": False,
-            "is_repeatable": True,
-            "expected_units": 1.0,
-            "principal": ANN,
-        } | running
-        for request in requests:
-            self.shadow.offer(ROUTE, request, cast("Any", SimpleNamespace(**told)), answer() if stable is None else stable)
-
-    @property
-    def counts(self) -> dict[Copied, int]:
-        return {each: count for each, count in self.shadow.counts.items() if count}
 
 
 async def paired(request: Request, *, stable: Any = None, rollout: Rollout = ROLLOUT) -> tuple[dict[Copied, int], tuple[Observation, ...]]:
@@ -292,14 +158,22 @@ async def test_without_budget_it_is_dropped_and_the_copy_is_given_back() -> None
 
 
 async def test_what_waits_is_bounded_in_number_in_bytes_and_in_time() -> None:
+    routes = [Route(f"r{number}", "v1", mirror=Mirror(f"n{number}", weight=10_000)) for number in range(3)]
+    async with Bench(rollout=None, routes=tuple(routes)).running() as bench:
+        for route in routes:
+            bench.offer(*(Request(takes_s=1.5) for _ in range(MAX_TO_ONE)), route=route.name)
+        await asyncio.sleep(0.1)
+        assert bench.shadow._under_way.total() == MAX_AT_ONCE == len(bench.shadow._held) + MAX_TO_ONE
+        await asyncio.sleep(10 * STALE_S)
+        assert bench.counts == {Copied.ANSWERED: MAX_AT_ONCE, Copied.DROPPED: MAX_TO_ONE}, "the last ones' originals were long answered"
+
+
+async def test_what_is_offered_at_once_is_bounded_in_number_and_in_bytes() -> None:
     async with Bench().running() as bench:
         bench.offer(*(Request(takes_s=0.8) for _ in range(MAX_HELD + 20)))
         assert bench.counts == {Copied.DROPPED: 20}
-        await asyncio.sleep(0.1)
-        assert bench.shadow._under_way == MAX_AT_ONCE
         await asyncio.sleep(10 * STALE_S)
-        assert bench.counts[Copied.AGREES] == 2 * MAX_AT_ONCE, "the rest was stale"
-        assert sum(bench.counts.values()) == MAX_HELD + 20
+        assert bench.counts == {Copied.DROPPED: 20, Copied.AGREES: MAX_TO_ONE, Copied.BUSY: MAX_HELD - MAX_TO_ONE}
         large = [Request(size_bytes=MAX_COPIED_BYTES, takes_s=0.8) for _ in range(40)]
         bench.offer(*large)
         assert len(bench.shadow._held) == MAX_HELD_BYTES // MAX_COPIED_BYTES
@@ -322,7 +196,7 @@ async def test_a_defect_in_comparing_is_counted_and_the_rest_goes_on(caplog: pyt
         bench.offer(Request(reply=RuntimeError("a defect")), Request(reply=object()), Request())
         await asyncio.sleep(1.0)
         assert bench.counts == {Copied.UNREADABLE: 2, Copied.AGREES: 1}
-        assert (bench.dispatch.idle, bench.shadow._under_way) == (5, 0)
+        assert (bench.dispatch.idle, bench.shadow._under_way.total()) == (5, 0)
         assert caplog.messages.count("the answer to a copied request cannot be compared") == 2
 
 
@@ -332,6 +206,6 @@ async def test_a_stop_ends_the_copies_under_way() -> None:
         bench.offer(Request(takes_s=0.9))
         await asyncio.sleep(0.1)
         assert bench.dispatch.idle == 1
-    assert (bench.dispatch.idle, bench.shadow._under_way) == (2, 0)
+    assert (bench.dispatch.idle, bench.shadow._under_way.total()) == (2, 0)
     bench.offer(Request())
     assert bench.counts == {Copied.DROPPED: 1}

@@ -83,6 +83,15 @@ def set_route(
     latency_budget_ms: Annotated[
         float | None, limit_option("Latency budget of requests that name none; none: those go to the route's own model.")
     ] = None,
+    mirror: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL[:VERSION]", help="Model that gets copies of requests, whose answers nobody waits for. none: no such model."
+        ),
+    ] = None,
+    mirror_percent: Annotated[
+        float | None, number_option("Part of the requests that is copied to the mirror; of a new one 10.", metavar="PERCENT")
+    ] = None,
     replace: ReplaceOption = False,
     reason: ReasonOption = None,
     output: ShapeOption = Shape.TABLE,
@@ -98,7 +107,7 @@ def set_route(
         changes["targets"] = [] if target == [NONE] else [_target(each) for each in target]
     if faster is not None:
         changes["faster"] = [] if faster == [NONE] else [_model(each) for each in faster]
-    changes |= given(latency_budget_s=_seconds(latency_budget_ms))
+    changes |= given(latency_budget_s=_seconds(latency_budget_ms)) | _mirror_changes(mirror, mirror_percent)
     kept = given(ttl_s=cache_ttl, is_private=cache_private, min_cost_units=cache_min_cost)
     if cache is not None:
         kept["is_on"] = _IS_ON[cache]
@@ -155,6 +164,15 @@ def _seconds(milliseconds: Any) -> Any:
     return milliseconds / 1000 if isinstance(milliseconds, float) else milliseconds
 
 
+def _mirror_changes(mirror: str | None, percent_copied: float | None) -> dict[str, Any]:
+    if mirror == NONE:
+        return {"mirror": None}
+    changes = {} if mirror is None else _model(mirror)
+    if percent_copied is not None:
+        changes["weight"] = round(percent_copied * 100)
+    return {"mirror": changes} if changes else {}
+
+
 def _target(text: str) -> dict[str, Any]:
     """Parse a target such as `encoder_v2=5`. Raises BadParameter."""
     named, _, part = text.partition("=")
@@ -169,12 +187,16 @@ def _model(text: str) -> dict[str, Any]:
 
 
 def _targets(route: dict[str, Any]) -> str:
-    """Render the targets and the faster models, such as `encoder_v2 5 %, by tenant, small if over 50 ms`."""
+    """Render the targets, the faster models and the mirror, such as `encoder_v2 5 %, by tenant, small if over 50 ms, copies of 10 %
+    to next`."""
     told = [f"{_named(each)} {each['weight'] / 100:g} %" for each in route["targets"]]
     told += [f"by {route['sticky']}"] if route["sticky"] else []
     budget_s = route["latency_budget_s"]
     over = "the caller's budget" if budget_s is None else f"{budget_s * 1000:g} ms"
-    return ", ".join([*told, *(f"{_named(each)} if over {over}" for each in route["faster"])])
+    told += [f"{_named(each)} if over {over}" for each in route["faster"]]
+    mirror = route["mirror"]
+    told += [] if mirror is None else [f"copies of {mirror['weight'] / 100:g} % to {_named(mirror)}"]
+    return ", ".join(told)
 
 
 def _named(model: dict[str, Any]) -> str:

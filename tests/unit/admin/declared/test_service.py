@@ -83,6 +83,19 @@ def by_hand(bench: Bench, kind: str, spec: object) -> None:
     run(bench.store.put(KIND_OF[type(value)], "x", to_body(value)))
 
 
+def test_a_mirror_goes_with_the_file_that_declared_it_and_else_stays(bench: Bench) -> None:
+    route = {"model": "m"}
+    assert apply(bench, "Route", route | {"mirror": {"model": "n"}})[0] == 200
+    by_hand(bench, "Route", route | {"mirror": {"model": "n", "weight": 50}})
+    assert apply(bench, "Route", route | {"mirror": {"model": "n"}, "version": "2"})[0] == 200
+    assert stored(bench, "Route")["mirror"] == {"model": "n", "version": "", "weight": 50}
+    assert apply(bench, "Route", route)[0] == 200
+    assert stored(bench, "Route")["mirror"] is None
+    by_hand(bench, "Route", route | {"mirror": {"model": "n"}})
+    assert apply(bench, "Route", route | {"version": "3"})[0] == 200
+    assert stored(bench, "Route")["mirror"]["model"] == "n", "which no file has declared"
+
+
 def test_each_kind_that_administrators_change_can_be_declared() -> None:
     declared = {KIND_OF[kind.type_] for kind in KINDS.values() if kind.type_ is not None}
     assert declared | NOT_DECLARED.keys() == set(Kind)

@@ -40,6 +40,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "is_repeatable": False,
         "faster": [],
         "latency_budget_s": None,
+        "mirror": None,
     },
     "prices": {"models": "*", "tenant": "", "per_input_token": 0, "per_output_token": 0},
 }
@@ -67,6 +68,7 @@ ALL: dict[str, dict[str, object]] = {
         "is_repeatable": True,
         "faster": [{"model": "s", "version": "2"}],
         "latency_budget_s": 0.05,
+        "mirror": {"model": "t", "version": "2", "weight": 250},
     },
     "prices": {
         "from_s": 1e9,
@@ -138,6 +140,16 @@ class TestLife:
         put(bench, "routes", ALL["routes"])
         status, body = bench.ask("PATCH", "/routes/x", body={"cache": {"ttl_s": None, "min_cost_units": 1.0}})
         assert (status, body["cache"]) == (200, {"is_on": True, "ttl_s": None, "is_private": True, "min_cost_units": 1.0})
+
+    def test_patch_changes_a_part_of_a_routes_mirror_and_makes_one_of_a_model(self, bench: Bench) -> None:
+        put(bench, "routes")
+        assert bench.ask("PATCH", "/routes/x", body={"mirror": {"weight": 500}})[0] == 400
+        made = {"model": "n", "version": "", "weight": 1000}
+        assert bench.ask("PATCH", "/routes/x", body={"mirror": {"model": "n"}})[1]["mirror"] == made
+        assert bench.ask("PATCH", "/routes/x", body={"mirror": {"weight": 500}})[1]["mirror"] == made | {"weight": 500}
+        assert bench.ask("PATCH", "/routes/x", body={"mirror": {"model": "o"}})[1]["mirror"] == made | {"model": "o", "weight": 500}
+        assert bench.ask("PATCH", "/routes/x", body={"version": "3"})[1]["mirror"]["model"] == "o"
+        assert bench.ask("PATCH", "/routes/x", body={"mirror": None})[1]["mirror"] is None
 
     def test_models_and_tenants_that_there_are_not_are_warned_of_when_a_route_is_written(self, bench: Bench) -> None:
         put(bench, "tenants", name="acme")
@@ -304,6 +316,10 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "is_repeatable": [None, 1],
         "faster": [None, ["n"], [{"model": "m"}], [{"model": "n"}, {"model": "n"}], [{"model": "n", "version": "x"}], [{"model": "x"}]],
         "latency_budget_s": [0, -1, "50ms"],
+        "mirror": [
+            *("n", {}, {"weight": 5}, {"model": "m"}, {"model": "x"}, {"model": "n", "version": "x"}),
+            *({"model": "n", "weight": 10_001}, {"model": "n", "weight": 0.5}, {"model": "n", "percent": 5}),
+        ],
     },
     "prices": {
         "from_s": [-1, None, "2026-01-01", 1e12],

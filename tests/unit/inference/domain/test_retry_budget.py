@@ -45,6 +45,33 @@ def test_what_one_process_of_four_spares_is_a_quarter_of_a_request_a_second() ->
     assert bucket.refilled(0.0, 0, 4.0, processes=4).spent(5.0) is not None
 
 
+@given(steps=STEPS, reserve=st.floats(0.01, 1.0))
+def test_who_leaves_a_reserve_leaves_it_of_all_that_there_would_be(
+    steps: list[tuple[float, float, int, list[float]]], reserve: float
+) -> None:
+    bucket, idle, now_s = empty(), empty(), 0.0
+    for past_s, units, requests, wanted in steps:
+        now_s += past_s
+        bucket = bucket.refilled(units, requests, now_s, processes=1)
+        idle = idle.refilled(units, requests, now_s, processes=1)
+        for each in wanted:
+            bucket = bucket.spent(each, reserve=reserve) or bucket
+        assert bucket.units >= reserve * idle.units - 1e-6 * (1.0 + idle.units)
+        assert bucket.requests >= reserve * idle.requests - 1e-6 * (1.0 + idle.requests)
+        assert bucket.spare == idle.spare
+
+
+def test_what_leaves_a_reserve_has_the_rest_and_stops_where_others_have_taken_it() -> None:
+    full = empty().refilled(1000.0, 1000, 0.0, processes=1)
+    bucket, sent = full, 0
+    while after := bucket.spent(1.0, reserve=0.25):
+        bucket, sent = after, sent + 1
+    assert sent == 75
+    for _ in range(75):
+        full = full.spent(1.0) or full
+    assert (full.spent(1.0, reserve=0.25), full.spent(1.0) is None) == (None, False)
+
+
 def test_what_nobody_takes_is_forgotten_by_and_by() -> None:
     bucket = empty()
     for second in range(1, 601):

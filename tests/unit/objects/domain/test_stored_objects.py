@@ -18,7 +18,7 @@ from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
 from control_plane.objects.domain.rollout import Agreement, Event, Phase, Rollout, Step
 from control_plane.objects.domain.rollout_policy import GatePolicy, RolloutPolicy
-from control_plane.objects.domain.route import CachePolicy, FasterModel, HedgingPolicy, Route, Target
+from control_plane.objects.domain.route import CachePolicy, FasterModel, HedgingPolicy, Mirror, Route, Target
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
 from control_plane.objects.domain.tenant import Tenant
@@ -40,6 +40,7 @@ ROUTE = Route(
     is_repeatable=True,
     faster=(FasterModel("text_encoder_small"), FasterModel("text_encoder_tiny", "2")),
     latency_budget_s=0.05,
+    mirror=Mirror("text_encoder_next", "4", 250),
 )
 PRICE = Price("spring", 1e9, 0.001, "EUR", "text_*", "acme", 1e-6, 5e-6)
 PURGE = Purge("text_encoder", "0123456789abcdef" * 2)
@@ -63,7 +64,12 @@ APPLIED = Applied("Route", "fast", "ci/eu", {"model": "m", "cache": {"ttl_s": 60
 SECRET = WebhookSecret("0123456789ab", "acme", "whsec_" + "A" * 43 + "=", 1.5)
 ALL = [
     *(SECRET, replace(SECRET, tenant=""), KEY, TENANT, ROUTE, PRICE, PURGE, ROLLOUT, POLICY, APPLIED),
-    *(Tenant("plain"), Route("r", "m", tenants=()), replace(KEY, expires_s=None, revoked_s=None)),
+    *(
+        Tenant("plain"),
+        Route("r", "m", tenants=()),
+        Route("r", "m", "1", mirror=Mirror("m", "2", 0)),
+        replace(KEY, expires_s=None, revoked_s=None),
+    ),
     replace(
         ROLLOUT, phase=Phase.SHADOW, shadow=Step(1000, 5, 1.0), agreement=Agreement("same-space", "Y", 0.9, 0.02), bake_s=5.0, copies=3
     ),
@@ -208,6 +214,15 @@ BAD = [
     (replace(ROUTE, faster=(FasterModel("fast"),)), "faster.model must be another name"),
     (replace(ROUTE, faster=tuple(FasterModel(f"m{number}") for number in range(9))), "faster: there may be 8 at most"),
     (replace(ROUTE, latency_budget_s=0.0), "latency_budget_s must be"),
+    (replace(ROUTE, mirror=Mirror("a b")), "mirror.model must be"),
+    (replace(ROUTE, mirror=Mirror("m", "x")), "mirror.version must be a number"),
+    (replace(ROUTE, mirror=Mirror("m", weight=10_001)), "mirror.weight must be from 0 to 10000"),
+    (replace(ROUTE, mirror=Mirror("m", weight=-1)), "mirror.weight must be from 0 to 10000"),
+    (replace(ROUTE, mirror=Mirror("fast")), "mirror.model must be another name"),
+    (replace(ROUTE, mirror=Mirror("text_encoder")), "mirror.model must be none that the route's requests go to"),
+    (replace(ROUTE, mirror=Mirror("text_encoder", "3")), "mirror.model must be none that the route's requests go to"),
+    (replace(ROUTE, mirror=Mirror("text_encoder_v3", "3")), "mirror.model must be none that the route's requests go to"),
+    (replace(ROUTE, mirror=Mirror("text_encoder_tiny", "2")), "mirror.model must be none that the route's requests go to"),
     (replace(ROUTE, targets=tuple(Target(f"m{number}", 1) for number in range(9))), "there may be 8 at most"),
     (replace(ROUTE, sticky="user"), "sticky must be tenant, key, sequence, header:NAME"),
     (replace(ROUTE, sticky="header:X-User"), "a name in lower case"),

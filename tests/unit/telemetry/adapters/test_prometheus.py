@@ -11,7 +11,19 @@ from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.adapters.request_counter import RequestCounter
-from control_plane.telemetry.request_counts import OTHER, BudgetCount, CacheSize, CacheStatusCount, ShedCount, UnitsCount
+from control_plane.telemetry.request_counts import (
+    BUCKETS_S,
+    OTHER,
+    BudgetCount,
+    CacheSize,
+    CacheStatusCount,
+    Copied,
+    CopiedCount,
+    CopiedDurations,
+    Half,
+    ShedCount,
+    UnitsCount,
+)
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 from control_plane.telemetry.shed_reason import ShedReason
 
@@ -68,6 +80,22 @@ def test_durations_are_a_histogram() -> None:
     assert bench.samples("tidegate_request_duration_seconds_sum") == {("http", "a"): pytest.approx(100.0034)}
     assert bench.samples("tidegate_request_duration_seconds_count") == {("http", "a"): 3.0}
     assert (buckets["0.0005"], buckets["0.004"], buckets["30.0"], buckets["+Inf"]) == (1.0, 2.0, 2.0, 3.0)
+
+
+def test_copies_are_counted_by_route_and_model_and_their_durations_beside_the_originals() -> None:
+    bench = Bench()
+    buckets = tuple(int(number in (3, 5)) for number in range(len(BUCKETS_S) + 1))
+    bench.cache["copied"] = (CopiedCount("r", "n", Copied.BUSY, 3), CopiedCount("r", "o", Copied.FAILED, 1))
+    bench.cache["copied_took"] = (
+        CopiedDurations("r", "n", Half.ORIGINAL, buckets, 0.02),
+        CopiedDurations("r", "n", Half.COPY, buckets, 0.5),
+    )
+    assert bench.samples("tidegate_copied_requests_total") == {("n", "busy", "r"): 3.0, ("o", "failed", "r"): 1.0}
+    name = "tidegate_copied_request_duration_seconds"
+    assert bench.samples(f"{name}_sum") == {("original", "n", "r"): 0.02, ("copy", "n", "r"): 0.5}
+    assert bench.samples(f"{name}_count") == {("original", "n", "r"): 2.0, ("copy", "n", "r"): 2.0}
+    cumulative = bench.samples(f"{name}_bucket")
+    assert [cumulative["copy", bound, "n", "r"] for bound in ("0.002", "0.004", "0.008", "0.015", "+Inf")] == [0.0, 1.0, 1.0, 2.0, 2.0]
 
 
 def test_models_beyond_the_limit_are_counted_together() -> None:

@@ -34,6 +34,24 @@ class TestRoutes:
         assert made.table[1:] == [["r", "m", "everybody", "model"]]
         tidegate("routes", "delete", "r", *where)
 
+    def test_a_mirror_and_its_part(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        made = tidegate("routes", "set", "r", "--model", "m", "--target", "o=5", "--mirror", "n", *where)
+        assert " ".join(made.table[1]) == "r m o 5 %, copies of 10 % to n everybody model"
+        made = tidegate("routes", "set", "r", "--mirror-percent", 0.5, *where)
+        assert " ".join(made.table[1]) == "r m o 5 %, copies of 0.5 % to n everybody model"
+        assert made.err.startswith("route r: mirror.weight 1000 -> 50\n")
+        made = tidegate("routes", "set", "r", "--target", "none", "--mirror", "n:2", *where)
+        assert " ".join(made.table[1]) == "r m copies of 0.5 % to n:2 everybody model"
+        assert tidegate("routes", "list", *where).out == made.out
+        made = tidegate("routes", "set", "r", "--mirror", "none", "--mirror-percent", 3, *where)
+        assert made.table[1:] == [["r", "m", "everybody", "model"]]
+        tidegate("routes", "delete", "r", *where)
+
+    @pytest.mark.parametrize("options", [("--mirror", "m"), ("--mirror-percent", 5), ("--mirror", "n", "--mirror-percent", 101)])
+    def test_what_is_no_mirror(self, tidegate: Tidegate, where: tuple[str, str], options: tuple[object, ...]) -> None:
+        ended = tidegate("routes", "set", "r", "--model", "m", *options, *where)
+        assert (ended.status != 0, ended.out, "mirror" in ended.err) == (True, "", True)
+
     @pytest.mark.parametrize("target", ["n", "n=many", "n=101", "m=5", "n=-1"])
     def test_what_is_no_target(self, tidegate: Tidegate, where: tuple[str, str], target: str) -> None:
         ended = tidegate("routes", "set", "r", "--model", "m", "--target", target, *where)
