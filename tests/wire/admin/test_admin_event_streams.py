@@ -83,7 +83,7 @@ def test_audit_and_the_gateways_own_events(served: tuple[Bench, httpx.Client, st
     assert client.put("/tenants/acme", json={"requests_per_s": 5}, headers={"x-tidegate-reason": "why"}).is_success
     *_, put = read(client, "audit")
     assert (put["data"]["data"]["reason"], put["data"]["subject"]) == ("why", "tenant/acme")
-    assert key.rpartition("_")[2] not in str(read(client, "audit"))
+    assert key.split("_", 2)[2] not in str(read(client, "audit"))
 
 
 def test_requests_are_watched_while_somebody_reads_them(served: tuple[Bench, httpx.Client, str]) -> None:
