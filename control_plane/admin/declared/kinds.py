@@ -176,7 +176,11 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def _differing(spec: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in spec.items():
-        field = model.model_fields[name]
+        field = model.model_fields.get(name)
+        if field is None:  # a newer gateway knows it, and its default
+            if value is not None:
+                found[name] = value
+            continue
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         if isinstance(default, BaseModel) and isinstance(value, Mapping):
             if inner := _differing(value, type(default)):

@@ -234,6 +234,10 @@ def test_what_is_wanted_of_a_model_is_what_the_fleet_is_told(spec: dict[str, Any
         run(declared.apply(MODEL, "unknown", spec, owner="me", force=False, dry_run=False))
 
 
+def test_a_field_of_a_newer_gateway_is_shown_as_it_is() -> None:
+    assert without_defaults(MODEL, {"min_replicas": 2, "is_newer": True, "is_unset": None}) == {"min_replicas": 2, "is_newer": True}
+
+
 @pytest.mark.parametrize("spec", [{}, {"min_replicas": 1, "everywhere": True}, {"everywhere": True, "is_suspended": True}])
 def test_a_model_that_is_wanted_in_two_ways_or_none(bench: Bench, spec: object) -> None:
     status, refused = apply(bench, "Model", spec)
