@@ -250,6 +250,8 @@ class RequestCounts:
     ended: tuple[OutcomeCount, ...] = ()
     took: tuple[DurationHistogram, ...] = ()
     in_flight: int = 0
+    loop_late_s: float = 0.0
+    """Most lag of the event loop in the last ten seconds (`concurrency/loop_lag`), in the process where it is longest."""
     shed: tuple[ShedCount, ...] = ()
     computed: tuple[ComputedCount, ...] = ()
     units: tuple[UnitsCount, ...] = ()
@@ -287,7 +289,8 @@ class RequestCounts:
         """Return the counts of a process that has ended: counters stay, so that they never fall; present
         values are 0.
         """
-        return replace(self, in_flight=0, shared_cache_away=0, shared_cache_answer_s=0.0, holding=CacheSize(evicted=self.holding.evicted))
+        holding = CacheSize(evicted=self.holding.evicted)
+        return replace(self, in_flight=0, loop_late_s=0.0, shared_cache_away=0, shared_cache_answer_s=0.0, holding=holding)
 
 
 def total(parts: Iterable[RequestCounts]) -> RequestCounts:
@@ -305,6 +308,7 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         ended=_sum_rows(OutcomeCount, (part.ended for part in parts)),
         took=tuple(took.values()),
         in_flight=sum(part.in_flight for part in parts),
+        loop_late_s=max((part.loop_late_s for part in parts), default=0.0),
         shed=_sum_rows(ShedCount, (part.shed for part in parts)),
         computed=_sum_rows(ComputedCount, (part.computed for part in parts)),
         units=_sum_rows(UnitsCount, (part.units for part in parts)),

@@ -18,6 +18,7 @@ from control_plane.app.data_plane.limits import body_limits, grpc_limits, http_l
 from control_plane.app.data_plane.spans import open_spans
 from control_plane.app.upstreams.clients import forwarding_of
 from control_plane.cache.response_cache import ResponseCache
+from control_plane.concurrency.loop_lag import LoopLag
 from control_plane.embeddings.embeddings import Embeddings
 from control_plane.embeddings.text_models import TextModels
 from control_plane.events.tenant_feeds import TenantFeeds
@@ -155,7 +156,7 @@ class DataPlane:
         budget = BodyBudget(gateway.max_buffered_bytes)
         if dispatch is not None:
             dispatch.sharded = ShardedModels(self._inference, budget, max_bytes=gateway.max_body_bytes)
-        self._reads, self._governance = ReadScheduler(), governance
+        self._reads, self._lag, self._governance = ReadScheduler(), LoopLag(), governance
         self._hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=governance.access.is_on)
         # One budget for both frontends: the limit on buffered bodies is for the process's memory.
         self._http = self._make_http_frontend(gateway, budget, models, servers)
@@ -164,8 +165,7 @@ class DataPlane:
     async def listen(self, tasks: asyncio.TaskGroup) -> None:
         """Start listening; the connections' tasks run in `tasks`."""
         sockets, tls = self._sockets, self._tls
-        # If Triton hangs, the ports open all the same: requests can be served and counted before its models
-        # are known.
+        # If Triton hangs, the ports open all the same: requests can be served and counted before its models are known.
         with suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_LIST_TIMEOUT_S):
                 await self._models.refresh()
@@ -181,10 +181,11 @@ class DataPlane:
             self._jobs.open()
 
     async def run(self) -> None:
-        """Refresh the list of Triton's models, copy requests, and run jobs, until cancelled."""
+        """Refresh the list of Triton's models, copy requests, measure the loop's lag, and run jobs, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._models.run(), name="model-names")
             tasks.create_task(self._shadow.run(), name="shadow")
+            tasks.create_task(self._lag.run(), name="loop-lag")
             if self._regions is not None:
                 tasks.create_task(self._regions.run(), name="regions")
             if self._jobs is not None:
@@ -253,6 +254,7 @@ class DataPlane:
             regions=tuple(RegionCount(region, verdict.value, count) for (region, verdict), count in sent.items()),
             guests=0 if elsewhere is None else elsewhere.guests,
             shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
+            loop_late_s=self._lag.most_s,
             units=units_of(self._governance.meter),
             unmetered=self._governance.meter.dropped,
             spans_lost=0 if self._spans is None else self._spans.lost,
@@ -270,13 +272,12 @@ class DataPlane:
     ) -> HttpServer:
         jobs, own = None, self._jobs
         if own is not None:
-            most = gateway.max_body_bytes
             jobs = JobsHttp(
                 own.jobs,
                 webhooks=own.webhooks,
                 files=own.callers_files,
                 budget=budget,
-                max_input_bytes=most,
+                max_input_bytes=gateway.max_body_bytes,
                 forwarding=forwarding_of(gateway),
             )
         v2 = V2Http(

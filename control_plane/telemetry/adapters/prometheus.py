@@ -216,3 +216,8 @@ class _Requests(Collector):
         yield CounterMetricFamily("tidegate_spans_lost", "OpenTelemetry spans that the collector did not take.", value=counts.spans_lost)
         yield from _retries(counts)
         yield GaugeMetricFamily("tidegate_requests_in_flight", "Inference requests in flight now.", value=counts.in_flight)
+        yield GaugeMetricFamily(
+            "tidegate_event_loop_late_seconds",
+            "Most that the event loop was late in the last ten seconds, in the process where that is most; requests wait longer yet.",
+            value=counts.loop_late_s,
+        )

@@ -185,6 +185,8 @@ def test_gauges_show_what_is_so_now() -> None:
     assert bench.samples("tidegate_triton_up") == {(): 0.0}
     bench.in_flight, bench.up, bench.workers = 3, True, 2
     assert bench.samples("tidegate_requests_in_flight") == {(): 3.0}
+    bench.cache = {"loop_late_s": 0.25}
+    assert bench.samples("tidegate_event_loop_late_seconds") == {(): 0.25}
     assert bench.samples("tidegate_triton_up") == {(): 1.0}
     assert bench.samples("tidegate_workers") == {(): 2.0}
     assert bench.samples("tidegate_build_info") == {("1.2.3",): 1.0}
