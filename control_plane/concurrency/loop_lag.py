@@ -1,5 +1,7 @@
-"""How late an event loop is, for the metrics page: where a process has more to do than it can, requests wait for it unread, and no
-other figure shows that. Run by `app/data_plane`.
+"""Lag of an event loop, for the metrics page.
+
+Where a process has more to do than it can, requests wait unread in the kernel's buffers, and no other figure shows that. Run by
+`app/data_plane`.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ _LAST_S = 10.0
 
 
 class LoopLag:
-    """Lag of one event loop: how late its timers fire, and what they wake runs."""
+    """Gauge of one event loop's lag: how much later than due a task runs that a timer wakes."""
 
     def __init__(self) -> None:
         self._late_s: deque[float] = deque(maxlen=round(_LAST_S / _EVERY_S))
 
     @property
     def most_s(self) -> float:
-        """The most of the last ten seconds."""
+        """Largest lag of the last ten seconds."""
         return max(self._late_s, default=0.0)
 
     async def run(self) -> None:

@@ -218,6 +218,6 @@ class _Requests(Collector):
         yield GaugeMetricFamily("tidegate_requests_in_flight", "Inference requests in flight now.", value=counts.in_flight)
         yield GaugeMetricFamily(
             "tidegate_event_loop_late_seconds",
-            "Most that the event loop was late in the last ten seconds, in the process where that is most; requests wait longer yet.",
+            "Largest lag of an event loop in the last ten seconds, of the process where it is largest; requests wait longer than that.",
             value=counts.loop_late_s,
         )
