@@ -1,5 +1,5 @@
-"""Admin API: what administrators ask and change over HTTP, and the client that the command line uses.
+"""Admin API over HTTP for administrators, and the client that the command line uses.
 
-`api` puts together the calls of `paths` and `declared`; `schema` has their JSON, `events` what is streamed, `access` who
-may make them, `server` the port they come by.
+`api` assembles the application from `paths` and `declared`; `schema` has the JSON bodies, `events` the event streams,
+`access` checks the caller's rights, and `server` listens on the admin port.
 """

@@ -135,6 +135,35 @@ def make_admin_api(
     known, `builds` without background builds, and `jobs` where they are switched off. `console` says whether the web console is
     served.
     """
+    app = _bare_application(version, access, records)
+    references = References(models, objects, rollouts)
+    declared = Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API"))
+    with _without_pydantic_v1():
+        _add_health_paths(app, servers, known, degraded, version)
+        add_whoami_path(app, version)
+        add_model_paths(app, models, trail, fleet, builds)
+        add_fleet_path(app, fleet)
+        add_region_path(app, regions, sent_to_regions)
+        add_key_paths(app, keys)
+        add_webhook_paths(app, webhook_secrets)
+        add_tenant_paths(app, objects)
+        add_route_paths(app, objects, references)
+        add_rollout_paths(app, rollouts, objects, trail)
+        add_price_paths(app, objects)
+        add_declared_paths(app, declared, references)
+        add_cache_paths(app, purges)
+        add_usage_path(app, usage)
+        add_job_paths(app, jobs, trail)
+        add_audit_path(app, trail)
+        add_event_path(app, events, access)
+        add_event_stream_paths(app, events, subscriptions, access)
+        if console:
+            add_console(app)
+    return app
+
+
+def _bare_application(version: str, access: Access, records: IdempotencyRecords) -> FastAPI:
+    """Build the application without paths: its errors, its OpenAPI document, and what each request passes first."""
     app = FastAPI(
         title="Tidegate admin API",
         version=version,
@@ -148,28 +177,6 @@ def make_admin_api(
     app.add_middleware(Idempotency, records=records)
     app.add_middleware(AdminAccess, access=access)  # the last one added is the first one called
     answer_errors(app)
-    with _without_pydantic_v1():
-        _add_health_paths(app, servers, known, degraded, version)
-        add_whoami_path(app, version)
-        add_model_paths(app, models, trail, fleet, builds)
-        add_fleet_path(app, fleet)
-        add_region_path(app, regions, sent_to_regions)
-        add_key_paths(app, keys)
-        add_webhook_paths(app, webhook_secrets)
-        add_tenant_paths(app, objects)
-        references = References(models, objects, rollouts)
-        add_route_paths(app, objects, references)
-        add_rollout_paths(app, rollouts, objects, trail)
-        add_price_paths(app, objects)
-        add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")), references)
-        add_cache_paths(app, purges)
-        add_usage_path(app, usage)
-        add_job_paths(app, jobs, trail)
-        add_audit_path(app, trail)
-        add_event_path(app, events, access)
-        add_event_stream_paths(app, events, subscriptions, access)
-        if console:
-            add_console(app)
     return app
 
 

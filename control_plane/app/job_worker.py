@@ -1,7 +1,7 @@
-"""The composition root of `tidegate jobs run`: a runner of jobs in a process of its own, which gateways compute for.
+"""The composition root of `tidegate jobs run`: a runner of jobs in a process of its own, which has gateways compute them.
 
-It shares the gateways' store of jobs, spool and broker. Stop, on SIGTERM or SIGINT: claim no more -> let what runs end ->
-give the rest back.
+It shares the gateways' job store, spool and broker. Stop, on SIGTERM or SIGINT: claim no more jobs -> let running jobs end
+-> give the remaining claims back.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The composition root of `tidegate node`: one embedded Triton, its models, and the port for gateways.
+"""The composition root of `tidegate node`: one Triton, its models, and the port for gateways.
 
-With `--attach` the Triton is one that others start and stop.
-
-Start: bind the port -> Triton up -> models described -> listen -> write `endpoints.json`. Stop, on SIGTERM or
-SIGINT: say that Triton goes down -> pause -> end Triton.
+The Triton is embedded or, with `--attach`, one that others start and stop. Start: bind the port -> Triton up -> models
+described -> listen -> write `endpoints.json`. Stop, on SIGTERM or SIGINT: announce that Triton goes down -> pause -> end
+Triton.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Graceful shutdown: not ready -> pause -> drain, each of which a second signal cuts short.
+"""Graceful shutdown: not ready -> pause -> drain. A second signal cuts each of these short.
 
-`application` stops by it, `worker` drains by it. What ends after the drain is theirs.
+`application` uses it to stop, `worker` to drain; each closes what it owns after the drain.
 """
 
 from __future__ import annotations

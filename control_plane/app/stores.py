@@ -1,7 +1,7 @@
-"""Opens the stores of state, audit, usage, demand and idempotency records: the Redis of `--state-url`, else SQLite files in the state
-folder.
+"""Opens the stores of state, audit, usage, demand and idempotency records: the Redis of `--state-url`, or SQLite files in the
+state folder.
 
-Redis's adapters are imported where one is opened: its client is a twentieth of the start of a gateway that does without.
+Redis's adapters are imported only where a Redis is opened: importing its client takes a twentieth of the start of a gateway.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Audit log: who changed what, when and why, written before each change takes effect.
+"""Audit log: who changed what, when and why. An entry is written before its change takes effect.
 
-`trail` writes it, `domain/entry` is one entry and the chain of hashes; `objects/audited_store` is where changes of
-objects pass.
+`trail` writes the log, `domain/entry` defines an entry and the hash chain; every change of an object passes through
+`objects/audited_store`.
 """

@@ -1,1 +1,1 @@
-"""OpenAI's files and batches: lists of embeddings requests that become asynchronous jobs, and files of their answers."""
+"""OpenAI's files and batches: a file of embeddings requests becomes asynchronous jobs, and their answers an output file."""

@@ -1,5 +1,5 @@
-"""Response cache: what is kept of models' responses, under which keys, for how long, and what purges it.
+"""Response cache: which responses of models are kept, under which keys, for how long, and what purges them.
 
-`response_cache` has the keys and both levels; `domain/eviction` decides what stays in memory,
-`adapters/redis_cache` is the level that gateways share; `purges` empties both everywhere.
+`response_cache` looks up and stores in both levels, by the keys of `keys`; `domain/eviction` is level one, in memory,
+`adapters/redis_cache` level two, which gateways share; `purges` invalidates entries of both on every gateway.
 """

@@ -1,8 +1,7 @@
 """Keys of the response cache: digests of everything that a response depends on.
 
-A `CacheScope` stands for the model, its route and the tenant, the canonical form of a request for the rest. The
-request id is the caller's own and left out. Where it is not certain which bytes are the id they stay in the key: the
-worst that happens is fewer hits.
+A `CacheScope` contributes the model, its route and the tenant; the canonical form of the request contributes the rest. The request
+id is the caller's own and left out. If it is not certain which bytes are the id, they stay in the key, at the cost of fewer hits.
 
 Source: KServe v2 inference protocol (JSON, `grpc_service.proto`) and Triton's binary tensor data extension.
 """

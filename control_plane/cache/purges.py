@@ -1,9 +1,7 @@
-"""Cache invalidation: makes the cached responses of one model, or of all, unreachable on every gateway that
-shares the store.
+"""Cache invalidation: makes the cached responses of one model, or of all, unreachable on every gateway that shares the store.
 
-Called by the admin API. A purge deletes nothing: it stores an object with a new id, which
-`cache/response_cache` puts into the key of every request, so that older entries are not found again and leave
-by eviction.
+Called by the admin API. A purge deletes nothing: it stores an object with a new id, which `cache/response_cache` puts into every
+key. So older entries are never found again, and are evicted in time.
 """
 
 from __future__ import annotations

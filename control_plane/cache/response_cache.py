@@ -1,11 +1,10 @@
 """Response cache: level one in the memory of this process, level two in a Redis that gateways share.
 
-An entry's key is a digest of everything that the response depends on: the fingerprint of what is loaded under
-the model's name (`Fingerprints`), the last purge, the caller's tenant where a route's cache is private, and
-the request. Where one of these is not certain nothing is cached, so a hit is the response that the model
-would give now. Frontends compute the part of the key that stands for the request
-(`cache/keys`); `inference/caching/cached_inference` and `embeddings/embeddings` look up and store.
-This module knows neither protocol: values are bytes to it.
+An entry's key is a digest of everything that the response depends on: the fingerprint of what is loaded under the model's name
+(`Fingerprints`), the last purge, the caller's tenant if the route's cache is private, and the request. If one of these is not
+certain, nothing is cached; so a hit is the response that the model would give now. Frontends compute the request's part of the key
+(`cache/keys`); `inference/caching/cached_inference` and `embeddings/embeddings` look up and store. This module knows no protocol:
+values are bytes to it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The command line: one Typer application, and a module for each command or group of commands: in `admin` those that
-call a running gateway's admin API, in `planning` those that measure or simulate, beside this one the rest.
+"""Command line: one Typer application, with a module for each command or group of commands.
 
-Commands parse options and print. What they do is done by the admin API, or by `app` for `serve`; heavy
-packages are imported inside the commands that need them, and only the command that is run is imported.
+`admin` has the commands that call a running gateway's admin API, `planning` those that measure or simulate; the others are
+beside this module. Commands parse options and print: the work is done by the admin API, or for `serve` by `app`. Only the
+command that runs is imported, and heavy packages are imported inside the functions that need them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Building blocks for asyncio code that know nothing of the gateway: waiting, sharing and ending tasks."""
+"""General building blocks for asyncio: waiting with deadlines, sharing a computation, owning and ending tasks."""

@@ -1,1 +1,1 @@
-"""Values and errors that every layer speaks; imports nothing of ours and does no I/O."""
+"""Values and errors that every capability uses. No I/O; imports nothing else of the control plane."""

@@ -1,5 +1,4 @@
-"""Embeddings as OpenAI's API has them: each text is cached by itself, and the rest goes to the model in
-batches.
+"""OpenAI's embeddings API: each text is cached by itself, and the texts that miss go to the model in batches.
 
-`embeddings` answers a call, `text_models` knows which models embed texts, `text_batches` fills batches.
+`embeddings` answers a call, `text_models` finds the models that embed texts, `text_batches` fills batches.
 """

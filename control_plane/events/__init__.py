@@ -1,6 +1,5 @@
-"""Events for others: what the gateway keeps books on, as CloudEvents that billing systems, SIEMs and data lakes
-subscribe to.
+"""Events as CloudEvents, to which billing systems, SIEMs and data lakes can subscribe.
 
-`relay` publishes what is in the logs (usage, audit) to Redis Streams, `queue` what only passes by (requests, the
+`relay` publishes the durable logs (usage, audit) to Redis Streams, `queue` the events that no log keeps (requests, the
 gateway's own events); `logs` reads the logs, for the relay and for the admin API's streams.
 """

@@ -1,9 +1,9 @@
-"""Administration of a fleet's models: where they are, and loading and unloading them on all servers.
+"""Administration of a fleet's models: where they are loaded, and loading and unloading them on all servers.
 
-It is to a fleet what `models/model_service` is to one Triton. `load` pins a model, so that it stays loaded;
-`unload` takes it from all servers and suspends it until somebody loads or releases it; `release` takes back
-either. All three hold for all gateways of the fleet and after restarts (`fleet/view/memory`), whichever
-gateway was told: the leader carries out what the others were told, and writes down what came of it.
+It is the fleet's counterpart of `models/model_service` (one Triton). `load` pins a model, so that it stays loaded; `unload`
+removes it from all servers and suspends it until it is loaded or released; `release` cancels either. All three hold for all
+gateways of the fleet and survive restarts (`fleet/view/memory`). Any gateway accepts them; the leader carries them out and
+records the result.
 """
 
 from __future__ import annotations

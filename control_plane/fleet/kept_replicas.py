@@ -1,6 +1,6 @@
-"""Replicas that rollouts need: kept from eviction, loaded before requests come, and looked for room before all of that.
+"""Replicas that rollouts need: checked for room before a rollout, loaded before requests arrive, and kept from eviction.
 
-Implements `rollout/ports.Copies` for a fleet; `app/gateway/rollouts` hands it on.
+Implements `rollout/ports.Copies` for a fleet; `app/gateway/rollouts` passes it to the rollouts.
 """
 
 from __future__ import annotations

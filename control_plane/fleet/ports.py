@@ -1,5 +1,4 @@
-"""Ports of a fleet: the lease of its leader, its shared memory, its list of servers, and the way to its
-leader.
+"""Ports of a fleet: the leader's lease, the shared memory, the list of servers, and the channel to the leader.
 
 The services of `fleet/` call them; `fleet/adapters` and `workers/` implement them.
 """

@@ -1,9 +1,8 @@
-"""Control loop of a fleet: compares, every tick, the desired with the observed state of its models, and
-begins what is missing.
+"""Control loop of a fleet: every tick it compares the desired with the observed state of the models, and starts what is missing.
 
-It is level-triggered: it is told nothing and remembers nothing, so whatever happens in between (a crash of
-ours or of Triton's, a load by somebody else) is found and put right a tick later. `fleet/fleet_service` runs
-it in every process; only the leader changes anything.
+It is level-triggered: it receives no events and keeps no history, so whatever happened in between (a crash of ours or of Triton's,
+a load by somebody else) is found and corrected at the next tick. `fleet/fleet_service` runs it in every process; only the leader's
+changes anything.
 """
 
 from __future__ import annotations

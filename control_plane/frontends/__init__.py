@@ -1,2 +1,1 @@
-"""Frontends (HTTP, gRPC, metrics page): each parses a request, calls one service method, and renders the
-result."""
+"""Frontends (HTTP, gRPC, metrics page): each parses a request, calls one service method, and renders the result."""

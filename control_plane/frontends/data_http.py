@@ -1,4 +1,4 @@
-"""Dispatches requests on the HTTP data port to the KServe or the OpenAI frontend, by their path."""
+"""Dispatches requests on the HTTP data port by their path, to the KServe or the OpenAI frontend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call of OpenAI's API over HTTP as the services see it: who makes it, its timeout, and its body."""
+"""One call of OpenAI's API over HTTP as the services use it: its caller, its timeout, and its body."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A tenant's own events as server-sent events, `GET /v2/events`: its usage, and its requests and jobs as they end, as CloudEvents.
+"""A tenant's own events as server-sent events (`GET /v2/events`): its usage, and its requests and jobs as they end, as CloudEvents.
 
-The feeds are those of `events/tenant_feeds`. A reader that is slow is told so and let go, and finds its place again by
-`Last-Event-ID`; one that does not read at all is let go by the server, as any connection is. Called by `frontends/kserve/http`,
-which has authorised the caller and ends the stream with its rights.
+The feeds are those of `events/tenant_feeds`. A slow reader gets a message and is disconnected; it resumes by `Last-Event-ID`. The
+server closes the connection of one that does not read, as it does any connection. Called by `frontends/kserve/http`, which has
+authorised the caller and ends the stream with its rights.
 """
 
 from __future__ import annotations

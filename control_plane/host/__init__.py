@@ -1,1 +1,1 @@
-"""This machine: sockets and TLS, CPUs, memory, file descriptors, and the state folder of a run."""
+"""The machine that a process runs on: sockets and TLS, CPUs, memory, file descriptors, and the state folder."""

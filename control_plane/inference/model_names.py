@@ -1,10 +1,8 @@
-"""Bounds the cardinality of model names: only names of existing models become labels, queues and metering
-rows.
+"""Bounds the cardinality of model names: only names of existing models become metric labels, queues and metering rows.
 
-Callers can make up any number of names, and each would otherwise cost memory and a time series. A name is
-known from the fleet's model descriptions, from the repository index of the only Triton (read every few
-seconds, and soon after a request for an unlisted name), or from an answer, since Triton gives none for a
-model that does not exist.
+Callers can invent any number of names, and each would otherwise cost memory and a time series. A name counts as existing if
+the fleet has a description of its model, if the repository index of the only Triton lists it (read every few seconds, and soon
+after a request for an unlisted name), or if Triton has answered a request for it.
 """
 
 from __future__ import annotations

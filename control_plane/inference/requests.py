@@ -1,7 +1,7 @@
-"""Requests as the path of inference needs them: what a frontend supplies, so that the path knows no wire format.
+"""Protocols of a request as the inference path uses it, so that the path knows no wire format.
 
-The frontends implement these (`frontends/kserve/http_infer`, `grpc_infer`; `embeddings/embeddings`), `inference/inference`
-and the dispatchers call them.
+The frontends implement them (`frontends/kserve/http_infer`, `grpc_infer`; `embeddings/embeddings`); `inference/inference` and
+the dispatchers call them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Runs long codec work cooperatively: it yields to the event loop between slices, so that other requests go
-on."""
+"""Runs long codec work cooperatively: it yields to the event loop between slices, so that other requests proceed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Requests that start sequences and have not ended, for which the later requests of their sequences wait.
+"""Makes the later requests of a sequence wait until the request that starts it has ended.
 
-Triton holds a start until another sequence has ended, and what follows it as well. Sent to Triton, those that follow would hold
-the slots of sequences under way (`admission/model_slots`) until their deadlines. Starts at other processes are not known here.
-Called by `inference/inference`, with the models of a call that batch by sequences.
+If all of a model's sequence slots are taken, Triton holds back a new sequence's start and every request that follows it.
+Those that follow would occupy slots (`admission/model_slots`) that running sequences need, until their deadlines. Starts
+that other processes have sent are not known here. Called by `inference/inference`, with the models of a call that batch by
+sequences.
 """
 
 from __future__ import annotations

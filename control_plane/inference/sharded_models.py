@@ -1,7 +1,8 @@
-"""Requests to sharded models: their parts are asked as models of their own, and the answer is made of what they say.
+"""Requests to sharded models: each part is requested as a model of its own, and the answer is assembled from the results.
 
-`fleet/routing/dispatch` calls it for the requests of sharded models, which no server has as a whole. Each part is a request of
-its own to `InferenceService`: cached, queued, placed, sent again and hedged as any; it is charged, and counted, with the whole.
+`fleet/routing/dispatch` calls it for requests to models that no server has as a whole. Each part is a request to
+`InferenceService` like any other: cached, queued, routed, resent and hedged. Its usage and its count belong to the whole
+request.
 """
 
 from __future__ import annotations

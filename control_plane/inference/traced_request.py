@@ -1,6 +1,7 @@
-"""A sampled request on its way: as its frontend holds it, but each send is an attempt in its trace.
+"""Wrapper of a sampled request, which records each send as an attempt in the request's trace.
 
-`inference/inference` puts it in the request's place, so that no other request pays for tracing and no dispatcher knows of it.
+`inference/inference` puts it in the request's place, so that other requests pay nothing for tracing, and no dispatcher knows of
+it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Asynchronous jobs: inference requests that are accepted at once, computed later, and answered exactly once.
 
-The record of a job (`domain/job`) is the truth, and changes by compare-and-swap only. A ticket on the queue is
-no more than a wake-up: whoever takes one claims the job that is best by `domain/claims`.
+The record of a job (`domain/job`) is the source of truth, and changes only by compare-and-swap. A ticket on the queue only
+wakes a runner, which then claims the job that `domain/claims` chooses; that need not be the ticket's own.
 """

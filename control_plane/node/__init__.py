@@ -1,5 +1,5 @@
-"""Node agents: what stands beside one Triton on another host, and how gateways use it.
+"""Node agents: a process beside a Triton on another host, and the gateway's client of it.
 
-`tidegate node` runs there what a gateway runs for an embedded Triton, and answers the calls of gateways over a
-small authenticated wire. Inference traffic goes straight from gateways to that Triton.
+`tidegate node` does there what a gateway does for an embedded Triton, and serves gateways over a small authenticated
+protocol. Inference requests go from gateways straight to that Triton.
 """

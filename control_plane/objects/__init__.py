@@ -1,5 +1,5 @@
 """Objects that administrators change: tenants, keys, routes, prices and purges, each with a resource version.
 
-`objects` writes them, `mirror` holds them in each process's memory, where requests look;
-`domain/stored_objects` is their form in a store.
+`objects` writes them, `mirror` keeps a copy in each process's memory, from which requests read; `domain/stored_objects` is
+their form in a store.
 """

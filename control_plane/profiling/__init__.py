@@ -1,1 +1,1 @@
-"""`tidegate profile`: says where the time of a model's requests goes, through a gateway that runs."""
+"""`tidegate profile`: breaks down the latency of a model's requests, measured through a running gateway."""

@@ -1,5 +1,5 @@
-"""Other regions: gateways elsewhere that may compute what this one cannot answer in time, and for which it does the same.
+"""Other regions: gateways elsewhere that answer requests for which this region has no room or no server, and the reverse.
 
-`inference/dispatch/elsewhere` calls it for a request that this region would refuse for want of room or of a server; `regions` keeps
-what is known of each region, and adapters reach them. Imports `inference`, and what stands below it.
+`inference/dispatch/elsewhere` calls this package for such requests; `regions` keeps the state of each region, and the
+adapters are clients of their gateways. Imports `inference`, and what stands below it.
 """

@@ -1,4 +1,4 @@
-"""How stores of state are reached: a Redis, an SQLite file or the Kubernetes API server, with deadlines and errors of ours.
+"""Clients of the stores of state: Redis, SQLite files and the Kubernetes API server, with deadlines and our own errors.
 
-What is kept there, and in which form, is the business of whoever keeps it.
+What is stored there, and in which form, is decided by the capabilities that use them.
 """

@@ -1,5 +1,4 @@
-"""Counts of requests in each process, and the metrics page that Prometheus reads.
+"""Telemetry: counts of requests in each process, the metrics page for Prometheus, traces and the log.
 
-`request_counts` is what a process has counted, `adapters/prometheus` renders the sum, `adapters/logs` the
-log's lines.
+`request_counts` has the counts of one process, `adapters/prometheus` renders their sum, `adapters/logs` formats the log.
 """

@@ -1,4 +1,4 @@
-"""`tidegate tune`: measures how a model is served best on this machine, and writes the configuration.
+"""`tidegate tune`: finds a model's best configuration on this machine by measurement, and writes it.
 
-`domain/search` chooses what to measure and decides; `tuner` carries that out on servers of its own.
+`domain/search` chooses the candidates and decides; `tuner` measures them on Tritons that it starts for that.
 """

@@ -1,5 +1,5 @@
-"""Worker processes: several that answer the data ports, and their parent, which keeps all the rest.
+"""Worker processes, which answer the data ports, and their parent, which does everything else.
 
-`parent` starts them, restarts those that end, and sums their counts; `messages` is all that the two sides
-say to each other; `fleet_follower` and `remote_models` stand in a worker for what only the parent does.
+`parent` starts them, restarts those that end, and adds up their counts; `messages` defines the protocol between the two
+sides; in a worker, `fleet_follower` and `remote_models` stand in for what only the parent does.
 """

@@ -105,6 +105,33 @@ class Gateway(Services):
         return client
 
 
+def _openai(
+    own: Gateway, fingerprints: Fingerprints, templates: TemplateProcesses, batches: BatchesApplication | None
+) -> tuple[OpenaiHttp, Embeddings]:
+    """The OpenAI frontend, and the embeddings behind it, which have tasks of their own."""
+    access, dispatch = own.governed.access, SingleServerDispatch(own.servers)
+    text_models = TextModels(dispatch, fingerprints, access)
+    cache = ResponseCache(fingerprints, EvictingCache(1 << 24))
+    embeddings = Embeddings(inference=own.inference, models=text_models, cache=cache, default_timeout_s=INFER_TIMEOUT_S)
+    generation = Generation(
+        inference=own.inference,
+        models=GenerativeModels(dispatch, fingerprints, access),
+        templates=templates,
+        limits=GenerationLimits(MAX_PROMPT_BYTES, MAX_COMPLETION_TOKENS),
+        meter=own.governed.meter,
+    )
+    openai = OpenaiHttp(
+        inference=own.inference,
+        embeddings=embeddings,
+        models=text_models,
+        generation=generation,
+        access=access,
+        read_timeout_s=READ_TIMEOUT_S,
+        batches=batches,
+    )
+    return openai, embeddings
+
+
 @asynccontextmanager
 async def gateway(
     upstream: FakeUpstream | None = None,
@@ -127,27 +154,8 @@ async def gateway(
         **services,
     )
     v2 = own.kserve(partial(V2Http, jobs=jobs, events=events))
-    fingerprints = fingerprints or Fingerprints()
-    text_models = TextModels(SingleServerDispatch(own.servers), fingerprints, own.governed.access)
-    cache = ResponseCache(fingerprints, EvictingCache(1 << 24))
-    embeddings = Embeddings(inference=own.inference, models=text_models, cache=cache, default_timeout_s=INFER_TIMEOUT_S)
     templates = TemplateProcesses(max_prompt_bytes=MAX_PROMPT_BYTES)
-    generation = Generation(
-        inference=own.inference,
-        models=GenerativeModels(SingleServerDispatch(own.servers), fingerprints, own.governed.access),
-        templates=templates,
-        limits=GenerationLimits(MAX_PROMPT_BYTES, MAX_COMPLETION_TOKENS),
-        meter=own.governed.meter,
-    )
-    openai = OpenaiHttp(
-        inference=own.inference,
-        embeddings=embeddings,
-        models=text_models,
-        generation=generation,
-        access=own.governed.access,
-        read_timeout_s=READ_TIMEOUT_S,
-        batches=batches,
-    )
+    openai, embeddings = _openai(own, fingerprints or Fingerprints(), templates, batches)
     application = DataHttp(v2, openai)
     own.server = HttpServer(
         application.answer,

@@ -1,1 +1,1 @@
-"""The web console: a page of static files on the admin port, which shows what the admin API answers to the caller's key."""
+"""Web console: static pages on the admin port, which call the admin API with the key that the user enters."""

@@ -1,1 +1,1 @@
-"""Events as the admin API streams them: what happens here, logged ones, and who may subscribe to which."""
+"""Event streams of the admin API: live events of this gateway, events read from logs, and the right to subscribe."""

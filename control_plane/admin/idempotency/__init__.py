@@ -1,4 +1,5 @@
-"""Idempotency of the admin API: a request that is sent again with its `Idempotency-Key` gets the first one's answer.
+"""Idempotency of the admin API: a repeated request with the same `Idempotency-Key` gets the answer of the first one.
 
-`middleware` does it; `ports` is where gateways share its records, in which `sealed_answer` keeps answers that have secrets.
+`middleware` implements it; `ports` is the store of records that gateways share, in which `sealed_answer` encrypts answers
+that contain secrets.
 """

@@ -1,1 +1,1 @@
-"""What each process that answers requests has, wired: the frontends, and all that decides about requests."""
+"""Wiring of one process that answers requests: its frontends and the services behind them."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from control_plane.app.data_plane.job_compute import make_job_compute
 from control_plane.app.data_plane.jobs import JobServices
 from control_plane.app.data_plane.limits import body_limits, grpc_limits, http_limits
 from control_plane.app.data_plane.spans import open_spans
@@ -24,7 +25,6 @@ from control_plane.embeddings.text_models import TextModels
 from control_plane.events.tenant_feeds import TenantFeeds
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.routing.dispatch import FleetDispatcher
-from control_plane.frontends.batches.compute_lines import LinesCompute
 from control_plane.frontends.batches.http import BatchesHttp
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.http_errors import render_error
@@ -36,7 +36,6 @@ from control_plane.frontends.http.requests.sink import streams_none
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.jobs.compute import JobCompute
 from control_plane.frontends.jobs.http import JobsHttp
-from control_plane.frontends.jobs.yielding import Yielding
 from control_plane.frontends.kserve.grpc import V2Grpc
 from control_plane.frontends.kserve.grpc_infer import parts_of
 from control_plane.frontends.kserve.http import V2Http
@@ -57,7 +56,6 @@ from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.model_configuration.background_lanes import BackgroundLanes
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from control_plane.inference.sharded_models import ShardedModels
@@ -118,9 +116,9 @@ class DataPlane:
         regions: Regions | None = None,
     ) -> None:
         """Wire everything; `gateway` has this process's share of the limits, within its file descriptors. Raises StartupError."""
-        self._gateway, self._jobs, self._tenants = gateway, jobs, tenants
+        self._gateway, self._governance, self._jobs, self._tenants = gateway, governance, jobs, tenants
         self._sockets, self._tls = sockets, tls
-        self._servers = servers
+        self._servers, self._fingerprints = servers, fingerprints
         self._models = ModelNames(
             servers, is_described=None if dispatch is None or dispatch.catalogue is None else dispatch.catalogue.knows
         )
@@ -132,31 +130,17 @@ class DataPlane:
         self._inference.running.records_later = True
         self._regions = regions
         if regions is not None:
-            self._inference.elsewhere = Elsewhere(regions, servers, self._inference.dispatch)
-            if isinstance(self._inference.dispatch, SingleServerDispatch):
-                self._inference.dispatch.may_leave = self._inference.elsewhere.may_leave
-        self._shadow = self._inference.shadow = ShadowCopies(
-            governance.access,
-            self._inference.dispatch,
-            self._inference.observations,
-            is_idle=lambda model: governance.admission.slots.of(model).are_idle,
-        )
+            self._spill_over_to(regions)
+        self._shadow = self._inference.shadow = self._make_shadow_copies()
         self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
-        self._fingerprints = fingerprints
         self._part_of = parts_of(body_limits(gateway), forwarding_of(gateway), governance.access)
         self._embeddings = self._embeddings_of(self._inference)
         self._templates = TemplateProcesses(max_prompt_bytes=gateway.max_prompt_bytes)
-        self._generation = Generation(
-            inference=self._inference,
-            models=GenerativeModels(self._inference.dispatch, fingerprints, governance.access),
-            templates=self._templates,
-            limits=GenerationLimits(gateway.max_prompt_bytes, gateway.max_completion_tokens),
-            meter=governance.meter,
-        )
+        self._generation = self._make_generation()
         budget = BodyBudget(gateway.max_buffered_bytes)
         if dispatch is not None:
             dispatch.sharded = ShardedModels(self._inference, budget, max_bytes=gateway.max_body_bytes)
-        self._reads, self._lag, self._governance = ReadScheduler(), LoopLag(), governance
+        self._reads, self._lag = ReadScheduler(), LoopLag()
         self._hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=governance.access.is_on)
         # One budget for both frontends: the limit on buffered bodies is for the process's memory.
         self._http = self._make_http_frontend(gateway, budget, models, servers)
@@ -267,19 +251,29 @@ class DataPlane:
             queries_of_death=QueryOfDeathCounts(dispatch.deaths.found, dispatch.deaths.refused),
         )
 
+    def _spill_over_to(self, regions: Regions) -> None:
+        self._inference.elsewhere = Elsewhere(regions, self._servers, self._inference.dispatch)
+        if isinstance(self._inference.dispatch, SingleServerDispatch):
+            self._inference.dispatch.may_leave = self._inference.elsewhere.may_leave
+
+    def _make_shadow_copies(self) -> ShadowCopies:
+        access, slots = self._governance.access, self._governance.admission.slots
+        dispatch, observations = self._inference.dispatch, self._inference.observations
+        return ShadowCopies(access, dispatch, observations, is_idle=lambda model: slots.of(model).are_idle)
+
+    def _make_generation(self) -> Generation:
+        return Generation(
+            inference=self._inference,
+            models=GenerativeModels(self._inference.dispatch, self._fingerprints, self._governance.access),
+            templates=self._templates,
+            limits=GenerationLimits(self._gateway.max_prompt_bytes, self._gateway.max_completion_tokens),
+            meter=self._governance.meter,
+        )
+
     def _make_http_frontend(
         self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers
     ) -> HttpServer:
-        jobs, own = None, self._jobs
-        if own is not None:
-            jobs = JobsHttp(
-                own.jobs,
-                webhooks=own.webhooks,
-                files=own.callers_files,
-                budget=budget,
-                max_input_bytes=gateway.max_body_bytes,
-                forwarding=forwarding_of(gateway),
-            )
+        jobs = None if self._jobs is None else self._make_jobs_frontend(self._jobs, budget)
         v2 = V2Http(
             inference=self._inference,
             access=self._governance.access,
@@ -294,20 +288,8 @@ class DataPlane:
             events=TenantEventsHttp(self._tenants),
         )
         if self._jobs is not None and jobs is not None:
-            self._jobs.jobs.require_model = self._inference.require_model
-            self._jobs.batches.require_model = self._text_models.require
-            jobs.compute = self._job_compute(v2.context, budget, max_attempts=self._jobs.max_attempts)
-            self._jobs.run_by(jobs.compute, weight_of=self._governance.access.weight_of)
-        openai = OpenaiHttp(
-            inference=self._inference,
-            generation=self._generation,
-            embeddings=self._embeddings,
-            models=self._text_models,
-            access=self._governance.access,
-            read_timeout_s=gateway.request_timeout_s,
-            batches=None if self._jobs is None else BatchesHttp(self._jobs.files, self._jobs.batches, webhooks=self._jobs.webhooks),
-        )
-        application = DataHttp(v2, openai)
+            jobs.compute = self._compute_jobs(self._jobs, v2.context, budget)
+        application = DataHttp(v2, self._make_openai_frontend())
         limits = http_limits(gateway, self._governance.access)
         return HttpServer(
             application.answer,
@@ -321,6 +303,47 @@ class DataPlane:
             reads=self._reads,
         )
 
+    def _make_jobs_frontend(self, services: JobServices, budget: BodyBudget) -> JobsHttp:
+        return JobsHttp(
+            services.jobs,
+            webhooks=services.webhooks,
+            files=services.callers_files,
+            budget=budget,
+            max_input_bytes=self._gateway.max_body_bytes,
+            forwarding=forwarding_of(self._gateway),
+        )
+
+    def _make_openai_frontend(self) -> OpenaiHttp:
+        jobs = self._jobs
+        return OpenaiHttp(
+            inference=self._inference,
+            generation=self._generation,
+            embeddings=self._embeddings,
+            models=self._text_models,
+            access=self._governance.access,
+            read_timeout_s=self._gateway.request_timeout_s,
+            batches=None if jobs is None else BatchesHttp(jobs.files, jobs.batches, webhooks=jobs.webhooks),
+        )
+
+    def _compute_jobs(self, services: JobServices, context: HttpInferContext, budget: BodyBudget) -> JobCompute:
+        """Have this process compute jobs, for its own runner and for job workers; return what computes them."""
+        services.jobs.require_model = self._inference.require_model
+        services.batches.require_model = self._text_models.require
+        dispatch = self._inference.dispatch
+        compute = make_job_compute(
+            context,
+            budget,
+            governance=self._governance,
+            dispatch=dispatch,
+            fingerprints=self._fingerprints,
+            is_loaded=self._models.__contains__ if dispatch.catalogue is None else dispatch.catalogue.is_ready,
+            inference_with=lambda governance: self._inference_with(governance, dispatch),
+            embeddings_of=self._embeddings_of,
+            max_attempts=services.max_attempts,
+        )
+        services.run_by(compute, weight_of=self._governance.access.weight_of)
+        return compute
+
     def _inference_with(self, governance: Governance, dispatch: Dispatch | None) -> InferenceService:
         return InferenceService(
             servers=self._servers,
@@ -333,44 +356,6 @@ class DataPlane:
             default_timeout_s=self._gateway.request_timeout_s,
             allow_shared_memory=self._gateway.allow_shared_memory,
             tracer=self._tracer,
-        )
-
-    def _job_compute(self, context: HttpInferContext, budget: BodyBudget, *, max_attempts: int) -> JobCompute:
-        """Make what computes jobs: the same inference, below everybody else's requests and with meters of its own."""
-        catalogue = self._inference.dispatch.catalogue
-        is_loaded = self._models.__contains__ if catalogue is None else catalogue.is_ready
-        lanes = BackgroundLanes(self._inference.dispatch, self._fingerprints, is_loaded=is_loaded)
-        admission, dispatch = self._governance.admission, self._inference.dispatch
-        below = replace(self._governance, admission=admission.in_background(lanes.has))
-        interrupted = self._inference_with(below, dispatch)
-        uninterrupted = self._inference_with(replace(self._governance, admission=admission.in_background()), dispatch)
-
-        def is_alone() -> bool:
-            return not below.admission.slots.background.are_callers_present
-
-        yielding = Yielding(is_alone)
-
-        def may_join(tenant: str, model: str) -> bool:
-            """Whether nothing counts or assigns a tenant's requests for a model one by one."""
-            return not (below.admission.is_limited(tenant) or below.meter.has_log or below.access.route(model) is not None)
-
-        def inference_with(meter: Meter, yields: bool) -> InferenceService:
-            return (interrupted if yields else uninterrupted).metered_by(meter)
-
-        def embeddings_with(meter: Meter, yields: bool) -> Embeddings:
-            return self._embeddings_of(inference_with(meter, yields))
-
-        return JobCompute(
-            inference_with,
-            context,
-            budget,
-            meter=below.meter,
-            is_loaded=is_loaded,
-            is_alone=is_alone,
-            yielding=yielding,
-            lines=LinesCompute(
-                embeddings_with, below.meter, max_attempts=max_attempts, is_alone=is_alone, yielding=yielding, may_join=may_join
-            ),
         )
 
     def _embeddings_of(self, inference: InferenceService) -> Embeddings:

@@ -1,4 +1,4 @@
-"""Wires the streams of `--events-url`, and the records of requests that a process of the data ports sends there."""
+"""Wires the event streams of `--events-url`, and the events about requests that each process of the data ports publishes there."""
 
 from __future__ import annotations
 

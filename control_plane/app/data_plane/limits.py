@@ -1,4 +1,4 @@
-"""Limits that the frontends set to their clients, by the settings, and one process's part of them."""
+"""The frontends' limits on clients by the settings, divided among the processes of a gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of sampled requests: makes the exporter where an OpenTelemetry collector is set."""
+"""Makes the exporter of spans of sampled requests, if an OpenTelemetry collector is configured."""
 
 from __future__ import annotations
 

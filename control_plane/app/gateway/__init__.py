@@ -1,1 +1,1 @@
-"""What only the gateway as a whole has, wired: `application` is `tidegate serve`, the others are its parts."""
+"""Wiring of the gateway as a whole: `application` is `tidegate serve`, the other modules wire its parts."""

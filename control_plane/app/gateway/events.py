@@ -1,4 +1,4 @@
-"""Wires events for others: what a gateway publishes to Redis Streams, and what the admin API streams."""
+"""Wires events of one gateway: those it publishes to Redis Streams, and those the admin API streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wires the metrics page of one gateway: which part counts what."""
+"""Wires the metrics page of one gateway: the source of each count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resources of the Kubernetes API that declare models, wired; imported only where a gateway follows them."""
+"""Wires the Kubernetes operator for Model resources; imported only by gateways that run it."""
 
 from __future__ import annotations
 

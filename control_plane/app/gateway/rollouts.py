@@ -1,7 +1,7 @@
-"""Wires the rollouts of one gateway: where their observations come from, and who may take them forward.
+"""Wires the rollouts of one gateway: the source of their observations, and which gateway advances them.
 
-With a state store of its own a gateway leads them alone. Gateways that share a Redis add up what they have seen there,
-and have a lease for it, apart from their fleets', of which they may have several.
+A gateway with a state store of its own advances its rollouts alone. Gateways that share a Redis add up their observations
+there and elect a leader by a lease. That lease is not their fleets', since one Redis may serve several fleets.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The Tritons of a gateway, wired: which there are, the clients of each, and where its models come from."""
+"""Wiring of a gateway's Tritons: the servers, the clients of each, and the sources of their models."""

@@ -1,4 +1,4 @@
-"""Clients of Tritons, as settings want them: for gateways, workers and nodes. Imports nothing of the data plane."""
+"""Makes clients of Tritons by the settings, for gateways, workers and nodes. Imports nothing of the data plane."""
 
 from __future__ import annotations
 

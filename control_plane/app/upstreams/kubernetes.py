@@ -1,4 +1,4 @@
-"""What a gateway that is a pod keeps in the Kubernetes API, wired: the list of its servers and its fleet's lease."""
+"""Wires the Kubernetes API for a gateway that runs in a pod: the list of its servers, and its fleet's lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where models come from on this machine: folders, and stores through the warm tier."""
+"""Wires the sources of models on this machine: folders, and stores through the warm tier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nodes of one gateway, wired: for each Triton with a node its connection, its health check and its instance."""
+"""Wires the nodes of one gateway: the connection, health check and `fleet/ports.ServerInstance` of each Triton with a node."""
 
 from __future__ import annotations
 

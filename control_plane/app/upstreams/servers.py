@@ -1,7 +1,7 @@
-"""The Tritons of one gateway, wired: a single one, or a fleet of embedded or attached ones.
+"""Wires the Tritons of one gateway: a single one, or a fleet of embedded or attached ones.
 
-`app/upstreams/triton_instances` wires each Triton; this module decides which there are, and makes the fleet service around
-them.
+This module decides which Tritons there are and makes the fleet service around them; `app/upstreams/triton_instances` wires
+each Triton.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""One Triton of a gateway, wired: its supervisor (embedded) or its watch (attached), its repository and its
-models.
-"""
+"""Wires one Triton of a gateway: its supervisor (embedded) or watch (attached), its repository and its models."""
 
 from __future__ import annotations
 

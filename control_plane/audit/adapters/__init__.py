@@ -1,1 +1,1 @@
-"""Where the audit log is kept: SQLite, or Redis for several gateways."""
+"""Stores of the audit log: SQLite for one gateway, Redis for several."""

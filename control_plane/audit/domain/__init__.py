@@ -1,1 +1,1 @@
-"""Entries of the audit log, their chain of hashes, and what is left out of them."""
+"""Entries of the audit log, their hash chain, and the redaction of secrets. Pure."""

@@ -115,11 +115,15 @@ class JwksCache:
                 self._wanted.clear()
                 await self._refresh(client)
                 await asyncio.sleep(pace.at_least_s)
-                # After a failure at once again: the keys that are held are good for `stale_s` only.
+                # After a failure the next attempt follows now: the keys that are held are good for `stale_s` only.
                 if not self._has_failed:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(pace.refresh_s - pace.at_least_s):
-                            await self._wanted.wait()
+                    await self._wait_until_due()
+
+    async def _wait_until_due(self) -> None:
+        """Wait for the next refresh, or until `read_soon` asks for one."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pace.refresh_s - self._pace.at_least_s):
+                await self._wanted.wait()
 
     async def _refresh(self, client: httpx.AsyncClient) -> None:
         """Fetch the keys once. A failure leaves the old ones in force, and is logged once until a fetch

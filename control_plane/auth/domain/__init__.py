@@ -1,1 +1,1 @@
-"""Decisions of authentication and authorization. Pure; `authorization` is the table of which call needs which right."""
+"""Decisions of authentication and authorization. Pure; `authorization` has the table of the right that each call needs."""

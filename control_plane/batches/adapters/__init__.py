@@ -1,1 +1,1 @@
-"""Where files and batches are kept: a shelf of folders."""
+"""Storage of files and batches in folders (the shelf)."""

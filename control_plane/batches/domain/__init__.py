@@ -1,1 +1,1 @@
-"""Values of OpenAI's files and batches, and the lines of their input and output. Pure; `batch` is where to start."""
+"""Values of OpenAI's files and batches, and the lines of input and output files. Pure; `batch` is where to start."""

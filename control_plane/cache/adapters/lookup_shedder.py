@@ -1,6 +1,4 @@
-"""Load shedding of `cache/adapters/redis_cache_lookups`: which lookups are sent and which are not, with a log line
-where shedding lasts.
-"""
+"""Load shedding of `cache/adapters/redis_cache_lookups`: decides which lookups are sent, and logs when shedding lasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timeout for a peer's answer that hardly counts the delays of this process's own event loop."""
+"""Timeout for a peer's answer, of which a pause of this process's own event loop uses up at most half."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Redis adapter of `cache/ports.SharedCache`: best effort, with every value checked and every wait bounded by
-what it may save.
+"""Redis adapter of `cache/ports.SharedCache`: best effort, with every value checked, and no wait longer than what a hit may save.
 
-One connection is for lookups and one for writes. Both are opened, probed and opened again in the background:
-no request pays for finding out that Redis is away, and only few for finding out that it has become slow.
-Wired by `app/`.
+One connection is for lookups and one for writes. Both are opened, probed and reopened in the background: no request waits to find
+out that Redis is unavailable, and only few to find out that it has become slow. Wired by `app/`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""One connection to the Redis of the shared cache: RESP on asyncio's streams, without a pool and retries, which
-would keep callers waiting.
+"""One connection to the Redis of the shared cache: RESP on asyncio's streams, without a pool or retries, which would delay callers.
 
-Used by `redis_cache_lookups` and `redis_cache_writes`. No caller tells errors apart: each drops the connection
-and logs what `describe` says.
+Used by `redis_cache_lookups` and `redis_cache_writes`. Callers treat all errors alike: they drop the connection and log what
+`describe` returns.
 """
 
 from __future__ import annotations

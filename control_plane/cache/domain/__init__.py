@@ -1,3 +1,3 @@
-"""Decisions and codecs of the response cache: what a lookup is worth, and how a response is kept. Pure; `eviction`
-chooses what stays.
+"""Decisions and codecs of the response cache: eviction, the worth of a lookup, the form of a stored response. Pure;
+`eviction` is level one with its eviction policy.
 """

@@ -1,1 +1,1 @@
-"""Small algorithms that many capabilities share; each is pure and knows no term of ours."""
+"""Small general algorithms that several capabilities share. Pure."""

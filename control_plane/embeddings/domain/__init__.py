@@ -1,3 +1,1 @@
-"""Codecs between OpenAI's embeddings API and the requests of text models. Pure; `openai_request` is one,
-`embedding_tensors` the other end.
-"""
+"""Codecs between OpenAI's embeddings API (`openai_request`) and the tensors of text models (`embedding_tensors`). Pure."""

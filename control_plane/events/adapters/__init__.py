@@ -1,1 +1,1 @@
-"""Where events go: Redis Streams."""
+"""Publishing of events to Redis Streams."""

@@ -1,1 +1,1 @@
-"""What events are and how they are written: CloudEvents 1.0, and the schema of each type."""
+"""Codec of events: CloudEvents 1.0, and the schema of each event type. Pure."""

@@ -1,1 +1,3 @@
-"""Where a fleet keeps its lease, memory and requests to the leader (a process of its own, or Redis), and what lists its servers."""
+"""Stores of a fleet's lease, memory and requests to the leader (local for one process, Redis for several gateways), the
+lists of its servers, and its metrics.
+"""

@@ -1,1 +1,1 @@
-"""Decisions and values of a fleet: `fleet` is the model of it by which all others decide. Pure."""
+"""Decisions and values of a fleet. Pure; `fleet` is the model of servers, models and replicas that every decision reads."""

@@ -1,7 +1,6 @@
-"""Counters of what a process's fleet did since the process began, for metrics.
+"""Counters of what one process's fleet has done since the process started, for metrics.
 
-No counter has a label for a model or a server: there may be any number of them, and each would be a time
-series.
+No counter has a label for a model or a server: there may be any number of them, and each would be a time series.
 """
 
 from __future__ import annotations

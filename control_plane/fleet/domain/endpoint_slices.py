@@ -1,4 +1,4 @@
-"""What EndpointSlices of a Kubernetes Service say about a fleet's servers.
+"""Reads a fleet's servers from the EndpointSlices of Kubernetes Services.
 
 Follows the API reference of `discovery.k8s.io/v1`: a slice holds up to 1,000 endpoints of one address family, and an
 endpoint may be in two slices for a moment, while the controller moves it. Called by `fleet/adapters/kubernetes`.

@@ -1,4 +1,4 @@
-"""Events in the life of a fleet's models and servers, for people to read."""
+"""Events of a fleet's models and servers, as administrators read them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Room for one model beside others that have to stay: how many replicas of it the fleet could hold at the same time.
+"""Capacity for one model beside others that must stay: the number of its replicas that the fleet could hold at the same time.
 
-What is not to stay may be evicted for it, so what is in use now does not count. Pure; called by `fleet/kept_replicas`.
+Any other model may be evicted, so memory in use now does not count. Pure; called by `fleet/kept_replicas`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Estimator of a model's service time: how long a server is busy with one request of it, also while requests
-queue.
+"""Estimator of a model's service time: how long one request occupies a server, measured also while requests queue.
 
-Queueing makes an answer take long, and instances and batches make it say little of the next one; the departures
-of a busy replica tell both apart. While a replica is busy, the time between departures is what requests take
-of it, whatever the number of instances; a batch whose answers come together counts as one interval with many
-departures. `fleet/view/reservations` feeds this with each request.
+An answer's latency includes queueing, and with several instances or batches it says little of how soon the next one follows. The
+departures of a busy replica show the service time: while a replica is busy, the time between departures is the time per request,
+whatever the number of instances. A batch whose answers leave together counts as one interval with many departures.
+`fleet/view/reservations` feeds it with each request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Loading: carries out loads, unloads and repairs of replicas on a fleet's servers, one at a time on each.
+"""Loading: carries out loads, unloads and repairs of replicas, one at a time on each server.
 
-`replica_loader` is what others ask; `load_plans` carries out a plan of `fleet/domain/placement`, on the turns of `server_turns`.
+`replica_loader` is the interface for the other packages; `load_plans` carries out the plans of
+`fleet/domain/placement/load_plan`, while `server_turns` keeps one server's operations from overlapping.
 """

@@ -1,9 +1,8 @@
-"""Repairs replicas whose Python stub has died, which Triton (24.10) goes on listing as READY: it has them
-loaded anew.
+"""Repairs replicas whose Python stub has died, by reloading them: Triton (24.10) goes on listing them as READY.
 
-A replica with a dead stub answers every request with an error after a second, and never recovers by itself.
-Of an embedded Triton the deaths themselves are seen (`triton/embedded/watchdogs/stub_watch`); of an attached one the
-answers tell, for each of which `fleet/routing/model_router` calls this.
+A replica with a dead stub answers every request with an error after a second, and never recovers by itself. For an embedded
+Triton the death itself is detected (`triton/embedded/watchdogs/stub_watch`); for an attached one it is inferred from its errors,
+for each of which `fleet/routing/model_router` calls this.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Carries out the plans of `fleet/domain/placement/load_plan` on one server, one plan at a time;
-`fleet/loading/server_loads` calls it.
+"""Carries out the plans of `fleet/domain/placement/load_plan` on one server, one plan at a time; `fleet/loading/server_loads`
+calls it.
 
-Nothing is remembered from one plan to the next but calls whose answer never came. Right before each load
-Triton's index is read: while it shows another load, whoever began it, that one is waited for; the load begins
-only if it fits beside everything that is not surely gone. Then, without any await in between,
-`LeaderElection.require` has the last word. So a plan may be cancelled, fail, or be taken over by another leader at
-any point. A plan is one task with all that it does: once cancelled it loads nothing later.
+From one plan to the next it remembers only calls that were never answered. Right before each load it reads Triton's index: while
+that shows another load, by whomever, it waits; it begins only if the model fits beside everything that is not certainly gone.
+Then, with no await in between, `LeaderElection.require` decides. So a plan may be cancelled, fail, or be taken over by another
+leader at any point. A plan and all it does is one task: once cancelled it loads nothing later.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Loads and unloads replicas, each in a background task: a caller that goes away does not end the load that
-others wait for.
+"""Loads and unloads replicas, each in a background task, so a load continues for other callers when one of them leaves.
 
-`fleet/routing/model_router` and `fleet/reconciler` call it, and decide what should be where. One plan of
-`fleet/domain/placement/load_plan` runs at a time on each server (`fleet/loading/load_plans`); victims are chosen when a
-load's turn has come, not when it is asked for.
+`fleet/routing/model_router` and `fleet/reconciler` call it, and decide which replicas are loaded where. One plan of
+`fleet/domain/placement/load_plan` runs at a time on each server (`fleet/loading/load_plans`); victims are chosen when a load's
+turn comes, not when it is requested.
 """
 
 from __future__ import annotations

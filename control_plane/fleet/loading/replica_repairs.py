@@ -1,4 +1,4 @@
-"""Loads replicas anew whose stub has died, each in a background task; `fleet/loading/dead_stubs` decides when."""
+"""Reloads replicas whose stub has died, each in a background task; `fleet/loading/dead_stubs` decides when."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Loads and unloads of one server of a fleet, over all lives of its Triton process; it implements
-`server_turns.ServerLoader`, and is the `load_plans.ServerModels` of its plans.
+"""Loads and unloads on one server of a fleet, across restarts of its Triton. It implements `server_turns.ServerLoader`, and
+`load_plans.ServerModels` for its plans.
 
-It measures what it does: how long loads take, and how much memory models hold.
+It measures how long loads take, and how much memory models hold.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Turns of a fleet's servers: one load, unload or repair at a time runs on each, in a background task.
+"""Mutual exclusion on each of a fleet's servers: one load, unload or repair runs at a time, in a background task.
 
-What `fleet/loading/replica_loader` and `fleet/loading/replica_repairs` share: the tasks, the servers' loaders and
-locks, and how what came of a load is recorded.
+`fleet/loading/replica_loader` and `fleet/loading/replica_repairs` share it: the tasks, the servers' loaders and locks, and the
+recording of failed loads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Membership: servers join a running fleet and leave it, as a list says.
+"""Membership: servers join and leave a running fleet as its list of servers changes.
 
-`members` follows the list; `draining` sees off a server that leaves.
+`members` follows the list; `draining` drains a server before it leaves.
 """

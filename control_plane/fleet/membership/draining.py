@@ -1,9 +1,7 @@
-"""Drains a server that is to leave a running fleet: nothing in flight is lost, and none of the fleet's models
-stays there.
+"""Drains a server that is to leave a running fleet: no request in flight is lost, and none of the fleet's models stays loaded there.
 
-From the first moment the server gets no new requests and no models (`fleet/domain/routing` and
-`fleet/domain/placement` heed `Server.is_draining`). `fleet/membership/members` calls this, and closes the
-connections afterwards.
+As soon as draining begins the server gets no new requests and no models (`fleet/domain/routing` and `fleet/domain/placement` heed
+`Server.is_draining`). `fleet/membership/members` calls this, and closes the connections afterwards.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Membership of a fleet of attached Tritons: servers join and leave as a list says
-(`fleet/ports.ServerList`).
+"""Membership of a fleet of attached Tritons: servers join and leave as a list (`fleet/ports.ServerList`) changes.
 
-Each server has a task from when it joins until it has left. Who keeps the list, and how a server is
-connected, is not known here.
+Each server has a task from when it joins until it has left. This module does not know where the list is kept, nor how a server
+is connected.
 """
 
 from __future__ import annotations

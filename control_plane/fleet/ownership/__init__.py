@@ -1,4 +1,4 @@
-"""Ownership: which of several gateways loads and unloads, and what the others tell it.
+"""Ownership: which of several gateways loads and unloads models, and what the other gateways report to it.
 
-`election` holds the lease; `reports` and `leader_requests` carry the others' load and wishes to the leader.
+`election` holds the lease; `reports` and `leader_requests` carry load reports and load requests to the leader.
 """

@@ -1,9 +1,7 @@
-"""Leader election: takes the fleet's lease when it may, renews it, and knows when this process must not act
-any more.
+"""Leader election: acquires the fleet's lease, renews it, and tells whether this process may still act as leader.
 
-`fleet/domain/leadership/election` decides when that is. `fleet/loading/load_plans` calls `require` right before each
-call to Triton. The lease expires by itself while the store is away or this process is paused, as time counts
-by a clock that runs on meanwhile.
+`fleet/domain/leadership/election` decides. `fleet/loading/load_plans` calls `require` right before each call to Triton. The lease
+expires also while its store is unreachable or this process is paused, by a clock that runs on during a pause.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Leader forwarding: processes that share a fleet report to its leader how they use it, and ask it for the
-models that requests want.
+"""Leader forwarding: the processes that share a fleet send its leader their load reports, and ask it for replicas that requests need.
 
-No answer is sent back: what comes of a request they see in Triton's index, which they read more often while
-they wait. `app/` runs one for each process; `fleet/loading/replica_loader` calls `request_replica`, and
-`fleet/loading/replica_repairs` calls `request_repair`.
+No answer is sent back: they see the result in Triton's index, which they read more often while they wait. `app/` runs one for each
+process; `fleet/loading/replica_loader` calls `request_replica`, and `fleet/loading/replica_repairs` calls `request_repair`.
 """
 
 from __future__ import annotations

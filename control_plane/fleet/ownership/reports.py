@@ -1,9 +1,8 @@
-"""Load reports: made in processes that are not the leader, added to the view of the one that is (as in
-Envoy's load reporting service).
+"""Load reports: processes that are not the leader make them, and the leader adds them to its view (as in Envoy's load reporting
+service).
 
-So the leader counts a replica that only other processes use as in use, and their requests in what models are
-worth. Both sides work on `FleetState`. A process that passes on others' reports (a parent those of its
-workers) reports them together with its own.
+So the leader knows of replicas that only other processes use, and counts their requests in the value of a model. Both sides work
+on `FleetState`. A process that forwards others' reports (a parent those of its workers) includes them in its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Detects stale views: a process asks the leader for a model although there are replicas, since its list of
-servers is another one.
+"""Detects a process with a stale view: it asks the leader for a model although replicas exist, since its list of servers differs.
 
-Each gateway follows the list of a fleet's servers by itself. A replica on a server that one of them does not
-list, yet or any more, is of no use to its requests; all it can say is how many replicas it sees.
+Each gateway follows the list of a fleet's servers by itself, and its requests cannot use a replica on a server that its list lacks.
+The request to the leader says only how many replicas the process sees.
 """
 
 from __future__ import annotations

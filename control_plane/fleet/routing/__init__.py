@@ -1,4 +1,5 @@
-"""Routing: sends each request of a fleet to a server, and to another where that is safe and helps.
+"""Routing: sends each request of a fleet to a server, and to a second one where that is safe and useful.
 
-`dispatch` is the whole path; `model_router` finds a replica or has one loaded, `resending` and `hedging` send once more.
+`dispatch` is the whole path; `model_router` finds a replica or has one loaded, `resending` decides on retries, `hedging`
+sends late requests to a second server as well.
 """

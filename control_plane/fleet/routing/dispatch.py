@@ -1,8 +1,8 @@
-"""Sends each request of a fleet to a server, and to another one where that is safe and may help;
-`inference/inference` calls it once a request may go to Triton.
+"""Dispatch in a fleet: sends each request to a server, and to another one where that is safe and may help.
 
-`inference/retries/faults` is the table of what may be sent again, `fleet/routing/resending` decides by it, and
-`inference/retries/queries_of_death` stops a request under which one process after the other dies.
+`inference/inference` calls it once a request may go to Triton. `inference/retries/faults` is the table of what may be sent again,
+by which `fleet/routing/resending` decides; `inference/retries/queries_of_death` stops a request that kills one process after the
+other.
 """
 
 from __future__ import annotations

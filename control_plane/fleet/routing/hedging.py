@@ -1,9 +1,9 @@
-"""Carries out hedges: sends a request that is late to a second server, takes the first good answer, and ends the
-other send. `fleet/domain/routing/hedging` decides; `fleet/routing/dispatch` sends through this.
+"""Carries out hedges: sends a late request to a second server as well, takes the first good answer, and ends the other send.
+`fleet/domain/routing/hedging` decides; `fleet/routing/dispatch` sends through this.
 
-The loser is cancelled over gRPC, after the pause that every cancellation has; over HTTP, where Triton cannot be
-told, its answer is read to nobody. Its server counts as busy for as long. Its answer says nothing of service
-times or outliers, the cache never sees it, and only the winner is charged.
+Over gRPC the loser is cancelled, after the pause that every cancellation has. Over HTTP Triton cannot be told, so the loser's answer
+is read and dropped. Its server counts as busy until then. The loser's answer counts neither for service times nor for outlier
+detection, is never cached, and is not charged.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Requests in which replicas hang, although their callers have given them up: a query of death need not be waited for.
+"""Finds queries of death among requests that were given up: a replica hangs in such a request after its caller has left.
 
-A stub that computes nothing is ended (`models/revivals`), mostly after the caller of what it hangs in has left. So the
-requests that are given up at a silent replica are remembered until the replica answers, or is ended: then they are suspect,
-as those under which a stub dies. Until then equal ones wait, so that one replica hangs at a time and not all of them, also where
-they reach other workers of the gateway: workers tell each other for which to wait (`workers/messages/between_workers`).
-`fleet/routing/dispatch` tells of what is given up.
+A hung stub is ended (`models/revivals`), mostly after that caller has left. So requests that were given up at a silent replica are
+remembered until the replica answers, or is ended; in the latter case they become suspects, like requests under which a stub died.
+Until then equal requests wait, so that at most one replica hangs at a time, also if they reach other workers of the gateway: the
+workers tell each other which requests must wait (`workers/messages/between_workers`). `fleet/routing/dispatch` reports what is given
+up.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Reservations of requests that were cancelled: few models stop computing then, and Triton does not say when they
-have. Used by `fleet/routing/hedging`."""
+"""Reservations of cancelled requests: few models stop computing when a request is cancelled, and Triton does not say when they are
+done. Used by `fleet/routing/hedging`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Loads that requests ask for, through negative caches: while many ask in vain, the servers are not searched for each."""
+"""Loads that requests ask for, behind negative caches.
+
+While there is no room for a model, not every request for it searches the servers.
+"""
 
 from __future__ import annotations
 

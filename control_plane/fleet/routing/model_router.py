@@ -1,9 +1,7 @@
-"""Model router: finds a ready replica for each request of a fleet, or has one loaded and lets the request
-wait, up to its deadline.
+"""Model router: finds a ready replica for each request of a fleet, or has one loaded while the request waits, up to its deadline.
 
-`fleet/domain/routing` and `fleet/domain/placement` decide; `fleet/loading/replica_loader` loads what they
-want, or has the leader load it. `fleet/routing/dispatch` calls this for every request, `fleet/reconciler`
-every tick.
+`fleet/domain/routing` and `fleet/domain/placement` decide; `fleet/loading/replica_loader` loads, or asks the leader to.
+`fleet/routing/dispatch` calls this for every request, `fleet/reconciler` every tick.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Watches, in each process that sends requests to a fleet, for requests that are overdue at one replica while others
-answer, and has them taken back (`fleet/view/health/recalls`), so that they are sent to another one; and for replicas that hang.
+"""Watches, in each process that sends requests to a fleet, for replicas that hang and for requests that are overdue at one replica while
+others answer. The latter are recalled (`fleet/view/health/recalls`), and then sent to another replica.
 
-`fleet/domain/health/overdue` and `triton/copy_silence` decide. `fleet/routing/dispatch` owns it; the fleet's service
-and each worker run it.
+`fleet/domain/health/overdue` and `triton/copy_silence` decide. `fleet/routing/dispatch` owns it; the fleet's service and each worker
+run it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One of the sends of a request that may be sent to two servers; `fleet/routing/hedging` makes them race."""
+"""One of the two sends of a hedged request; `fleet/routing/hedging` lets them race."""
 
 from __future__ import annotations
 

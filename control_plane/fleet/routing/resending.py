@@ -1,8 +1,7 @@
-"""Decides whether a request of a fleet that has failed is sent to another replica, and tells the view what its fault
-says of the server.
+"""Decides whether a failed request of a fleet is sent to another replica, and records in the view what the fault says of the server.
 
-`inference/retries/faults` is the table; this adds what only a fleet knows: whether there is another replica, and whether the
-retry budget has anything left. `fleet/routing/dispatch` asks for each request that was not answered.
+`inference/retries/faults` is the table; this adds what only a fleet knows: whether there is another replica, and whether the retry
+budget has tokens left. `fleet/routing/dispatch` asks for each request that failed.
 """
 
 from __future__ import annotations

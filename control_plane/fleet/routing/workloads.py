@@ -1,8 +1,6 @@
-"""Routing hints: the server pool that each request goes to, and the affinity key that brings like requests to
-the same replica.
+"""Routing hints: the server pool of each request, and the affinity key by which similar requests go to the same replica.
 
-`fleet/routing/dispatch` asks for every request that goes to a fleet. Where there are no pools nothing is
-classified.
+`fleet/routing/dispatch` asks for every request that goes to a fleet. Requests are classified only where there are pools.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Hedging in a simulation: when production would send a request to a second server, and what becomes of the
-other one.
+"""Hedging in a simulation: when production would send a request to a second server, and what becomes of the other send.
 
-It decides by production's own policies: `fleet/domain/routing/hedging` says when, where and for how long a server
-counts as busy, `inference/domain/retry_budget` whether it may. Only what `fleet/routing/hedging` does with tasks and
-timers is done here with events.
+It uses production's policies: `fleet/domain/routing/hedging` decides when, where and for how long a server counts as busy,
+`inference/domain/retry_budget` whether the budget allows it. Events replace the tasks and timers of `fleet/routing/hedging`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Instances of a simulated server: the queue before them, what they work on, and what is cancelled there.
+"""Instances of a simulated server: the queue before them, the requests they compute, and cancellation.
 
-They behave as Triton's do: what waits is dropped when it is cancelled, what runs ends early only if its model heeds
-that, and nobody is told when.
+They behave as Triton's do: a cancelled request is dropped from the queue; one that is computed ends early only if its model heeds
+cancellation, and nobody is told when.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Interface of the decider in a simulation: production's policies (`production_router`), or others to compare them with
-(`perf/simulate`).
-"""
+"""Interface of a simulation's router: production's policies (`production_router`), or others to compare with them (`perf/simulate`)."""
 
 from __future__ import annotations
 

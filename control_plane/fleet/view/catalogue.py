@@ -1,9 +1,8 @@
-"""Answers clients of the v2 protocol for a whole fleet as if it were one Triton: which models there are,
-whether requests for one would be served, and which servers can tell of it.
+"""Answers calls of the v2 protocol for a whole fleet as if it were one Triton: which models exist, whether requests for one would be
+served, and which servers have its metadata.
 
-Nothing here loads a model or counts as a use of one: clients that poll must not keep models loaded. The
-answers have the form of Triton's repository index and readiness (KServe v2 protocol with Triton's model
-repository extension).
+Nothing here loads a model or counts as a use of it: polling clients must not keep models loaded. The answers have the form of
+Triton's repository index and readiness (KServe v2 protocol with Triton's model repository extension).
 """
 
 from __future__ import annotations

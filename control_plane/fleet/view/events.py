@@ -1,5 +1,5 @@
-"""The latest events of a fleet, counted, and logged where they concern servers or replicas that were lost;
-`tidegate fleet` and the admin API show them.
+"""Recent events of a fleet: kept, counted, and logged if they concern servers or replicas that were lost. `tidegate fleet` and the
+admin API show them.
 """
 
 from __future__ import annotations

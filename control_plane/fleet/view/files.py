@@ -1,8 +1,6 @@
-"""Makes sure that a model's files are on this machine, and described, before it is decided where the model is
-loaded.
+"""Makes sure that a model's files are on this machine and described before placement decides where it is loaded.
 
-Of a model that is only in an object store nothing is known but its name: neither its size nor what its owner
-wants of it.
+For a model that is only in an object store, nothing but its name is known: neither its size nor its owner's wishes.
 """
 
 from __future__ import annotations

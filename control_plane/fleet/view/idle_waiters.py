@@ -1,7 +1,7 @@
-"""Late requests that wait for a server with an idle instance of their model: whoever releases one wakes the request that
-has waited longest.
+"""Late requests that wait for a server with an idle instance of their model: each instance that becomes idle wakes the one that has
+waited longest.
 
-`fleet/routing/hedging` waits, and looks again now and then, too: other processes' requests end without a word.
+`fleet/routing/hedging` waits here, and also polls: requests that end in other processes wake nobody.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Synchronises what is known and wanted of a fleet's models between all processes that share it, and with
-those after them.
+"""Synchronises measurements and desired states of a fleet's models between all processes that share it, and keeps them for later ones.
 
-The leader writes what it has measured; what administrators want is written by whichever process they told.
-All processes read both twice a second. While the store is away each goes on with what it has.
+The leader writes measurements; a process that an administrator calls writes the desired state. All processes read both twice a
+second. While the store is unavailable each continues with what it has read.
 """
 
 from __future__ import annotations

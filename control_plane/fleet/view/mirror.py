@@ -1,8 +1,7 @@
-"""Mirrors another process's view of the fleet: brings this process's view in line with its snapshots.
+"""Mirrors another process's view of the fleet: updates this process's view from its snapshots.
 
-A worker process mirrors its parent's view (`workers/fleet_follower`) instead of reading Triton's indexes.
-In-flight slots, sequences and outliers remain its own: requests that it routes say more of these than any
-snapshot.
+A worker process mirrors its parent's view (`workers/fleet_follower`) instead of reading Triton's indexes. In-flight slots, sequences
+and outliers remain its own: the requests that it routes are more current than a snapshot.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""In-flight reservations: each request holds a slot at a replica, by which is known how busy each server is
-and what a request takes.
+"""In-flight reservations: each request holds a slot at a replica. They show how busy each server is, and what a request takes.
 
 Written for the hot path: one object and a few additions for each request.
 """

@@ -1,5 +1,6 @@
-"""What the index of a server says, worked out once for as long as the server says the same: thousands of models are looked
-at twice a second there, and few of them change.
+"""Memo of a server's parsed index, reused while the server reports the same.
+
+Thousands of models are read twice a second, and few of them change.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A process's view of its fleet, kept true as requests come and go and as Triton's indexes are read.
+"""A process's view of its fleet, updated as requests come and go and as Triton's indexes are read.
 
-It holds the `fleet/domain/fleet.Fleet` by which the policies decide, like an informer cache holds objects:
-`observe` brings it in line with a server, and whoever waits for something waits for a change of the view.
-Whatever happens is told here, and nothing outside `fleet/view` writes to the `Fleet`. Everything here runs on
-the event loop.
+It holds the `fleet/domain/fleet.Fleet` that policies read, as an informer cache holds objects: `observe` updates it from a server,
+and tasks can wait for a change of the view. All changes are reported here, and nothing outside `fleet/view` writes to the `Fleet`.
+Everything here runs on the event loop.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""OpenAI's files and batches over HTTP: their paths, and the computing of a batch's lines."""
+"""OpenAI's files and batches over HTTP: their paths, and the computation of a batch's lines."""

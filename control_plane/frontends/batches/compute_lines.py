@@ -1,11 +1,10 @@
 """Computes a chunk of a batch: each line as the call of `/v1/embeddings` that it is; called by `frontends/jobs/compute`.
 
-While there are no callers lines are computed as one call, which costs a fraction of as many; beside callers one by one,
-since what a server has begun holds up whoever comes.
+While no callers are present, lines are computed together as one call, at a fraction of the cost. Beside callers they are computed
+one by one, since a request that arrives waits for whatever a server has begun.
 
-An error that would be met again is the line's answer. One that may pass makes the whole chunk be tried again, so that
-its result is all or nothing; in the last attempt it is the line's answer too, since one line that ends whoever computes
-it must not take the others with it.
+A permanent error is the line's answer. A transient error fails the whole chunk, which is tried again, so that a chunk's result is
+complete or absent. In the last attempt it is the line's answer too: one line that kills its server must not fail the others.
 """
 
 from __future__ import annotations

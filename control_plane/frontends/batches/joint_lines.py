@@ -1,7 +1,6 @@
-"""Lines of a batch that are computed as one call: what they ask for is put together, and its rows are given back to each.
+"""Lines of a batch that are computed as one call: their inputs are concatenated, and each line gets its own rows of the answer.
 
-A line's answer says nothing of others that were computed with it, as Triton batches requests, too. Used by
-`frontends/batches/compute_lines`.
+A line's answer does not reveal the others, just as with Triton's own batching. Used by `frontends/batches/compute_lines`.
 """
 
 from __future__ import annotations

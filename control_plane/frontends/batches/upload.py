@@ -1,4 +1,4 @@
-"""The form of `POST /v1/files`, read as it arrives: its fields, and the content of its file piece by piece.
+"""Incremental parser of the form of `POST /v1/files`: its fields, and the file's content piece by piece.
 
 Source: https://platform.openai.com/docs/api-reference/files/create. Called by `frontends/batches/http`.
 """

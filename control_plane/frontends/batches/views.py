@@ -1,4 +1,4 @@
-"""Files and batches as OpenAI's clients read them, in JSON."""
+"""JSON of files and batches in the form of OpenAI's API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
 """gRPC over HTTP/2 at the data port: connections, calls and their messages.
 
-`server` accepts; `connection` is one client's, `call` one call on it.
+`server` accepts connections; `connection` serves one client, `call` one call on its connection.
 """

@@ -1,6 +1,6 @@
-"""Messages of one streaming gRPC call, both ways, as its handler sees them (`frontends/kserve/grpc_stream`).
+"""Messages of one streaming gRPC call in both directions, as its handler uses them (`frontends/kserve/grpc_stream`).
 
-`frontends/grpc/call` splits what arrives into messages and passes them on to this.
+`frontends/grpc/call` splits the received bytes into messages and puts them here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One client's HTTP/1.1 connection on an asyncio transport, which has the requests that its reader finds answered in order.
+"""One client's HTTP/1.1 connection on an asyncio transport: feeds its bytes to the request reader, and answers the requests in order.
 
-Each connection is one task. A client that disconnects cancels it, and with it all the work for its request.
-Made by `frontends/http/server`, which also checks the time-outs of all connections.
+Each connection is one task. A client that disconnects cancels it, and with it all work for its request. Made by
+`frontends/http/server`, which also checks the time-outs of all connections.
 """
 
 from __future__ import annotations

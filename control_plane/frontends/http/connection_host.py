@@ -1,4 +1,4 @@
-"""What a connection needs of its server: the application behind it, its limits, and its share of memory and turns."""
+"""What a connection uses of its server: the application, the limits, and its share of memory and read turns."""
 
 from __future__ import annotations
 

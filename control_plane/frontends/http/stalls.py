@@ -1,4 +1,4 @@
-"""Notices that a client makes no progress. Used by `frontends/http/timeouts`."""
+"""Detects that a client makes no progress. Used by `frontends/http/timeouts`."""
 
 from __future__ import annotations
 

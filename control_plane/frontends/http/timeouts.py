@@ -1,4 +1,4 @@
-"""Time-outs of an HTTP/1.1 connection, by what it waits for its client to do. Used by `frontends/http/connection`."""
+"""Time-outs of an HTTP/1.1 connection, one for each thing that it awaits of its client. Used by `frontends/http/connection`."""
 
 from __future__ import annotations
 

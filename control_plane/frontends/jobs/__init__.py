@@ -1,1 +1,1 @@
-"""Asynchronous jobs over HTTP: their paths, and the computing of one by the inference service."""
+"""Asynchronous jobs over HTTP: their paths, and the computation of a job by the inference service."""

@@ -1,4 +1,6 @@
-"""What an error that may pass says of an attempt at a job; `frontends/jobs/compute` and `frontends/batches/compute_lines`."""
+"""Turns a transient error into the outcome of an attempt at a job; used by `frontends/jobs/compute` and
+`frontends/batches/compute_lines`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Computes a job as the infer request that it is; implements `jobs/ports.Compute`.
+"""Computes a job as an infer request; implements `jobs/ports.Compute`.
 
-The request takes the very path of `frontends/kserve/http`, so that its answer is the one that the caller would have got.
-Two things differ: it yields to everybody else's requests (`Admission.in_background`), and its usage is not counted when
-it ends but handed to the job's record, which is charged once however often the job is computed.
+The request takes the same path as one of `frontends/kserve/http`, so that its answer is the one that the caller would have got.
+Two things differ: it yields to all other requests (`Admission.in_background`), and its usage is not counted when it ends but stored
+in the job's record, which is charged once however often the job is computed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Events of one job as server-sent events: its states as they change, whichever gateway runs it, until its end.
+"""Events of one job as server-sent events: each change of its state until its end, whichever gateway runs it.
 
-The record is looked at as `Prefer: wait` looks at it, so that a reader costs the same; readers are bounded. One that does
-not read is let go by the server, as any connection is.
+The record is polled in the same way as for `Prefer: wait`, so a reader costs the same; the number of readers is bounded. The server
+closes the connection of one that does not read, as it does any connection.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Fingerprint of what a submission asks for beside its body: by it an `Idempotency-Key` that comes again is known to be for the
-same request, or for another (draft-ietf-httpapi-idempotency-key-header, 2.7).
+"""Fingerprint of a submission without its body: tells whether a repeated `Idempotency-Key` is for the same request
+(draft-ietf-httpapi-idempotency-key-header, 2.7).
 
-It has the header fields on which the answer depends, and what the caller says of its price and deadline. Others may differ, since
-clients and proxies make them anew for each attempt: trace context, request ids, how often it was tried.
+It contains the header fields on which the answer depends, and the caller's choices of price and deadline. Other fields may differ,
+since clients and proxies set them anew for each attempt: trace context, request ids, the number of the retry.
 """
 
 from __future__ import annotations

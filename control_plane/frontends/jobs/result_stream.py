@@ -1,6 +1,6 @@
-"""A job's large result as a streamed answer, read from the spool only as fast as its caller reads.
+"""Streams a job's large result from the spool, reading only as fast as the caller does.
 
-A result may have hundreds of megabytes, and a caller may ask for it as often, and read as slowly, as he likes.
+A result may have hundreds of megabytes, and a caller may request it any number of times and read it slowly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Header field by which callers name the webhook of a job (`frontends/jobs/http`) or a batch (`frontends/batches/http`)."""
+"""Header field that names the webhook of a job (`frontends/jobs/http`) or a batch (`frontends/batches/http`)."""
 
 from __future__ import annotations
 

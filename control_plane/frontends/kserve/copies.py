@@ -1,7 +1,7 @@
-"""Copies of inference requests for another model, which nobody waits for, and the tensors of their answers.
+"""Copies of inference requests for a shadow model, which nobody waits for, and the tensors of their answers.
 
-Made by `frontends/kserve/http_infer` and `frontends/kserve/grpc_infer` for `rollout/shadow`. A copy holds nothing of its
-caller's connection: no buffer, and no slot.
+`frontends/kserve/http_infer` and `frontends/kserve/grpc_infer` make them for `rollout/shadow`. A copy holds none of its caller's
+connection: no buffer, and no slot.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""One inference request over gRPC, in the form that `inference/inference` works with, alone (ModelInfer) or as a message of
-a stream.
+"""One inference request over gRPC, as a call (ModelInfer) or a message of a stream, in the form that `inference/inference` uses.
 
 Made by `frontends/kserve/grpc` and `frontends/kserve/grpc_stream`.
 """

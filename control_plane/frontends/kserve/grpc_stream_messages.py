@@ -1,4 +1,4 @@
-"""Answers and errors within a ModelStreamInfer stream: their messages, and which of them end the stream."""
+"""Messages of answers and errors within a ModelStreamInfer stream, and the rule which errors end the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One request of a ModelStreamInfer call, from when it is admitted until it is answered (`frontends/kserve/grpc_stream`)."""
+"""One request of a ModelStreamInfer call, from its admission to its answer; used by `frontends/kserve/grpc_stream`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request of a stream to an ordinary model, which Triton answers as a call of its own."""
+"""One request of a ModelStreamInfer call to an ordinary model, sent to Triton as a ModelInfer call."""
 
 from __future__ import annotations
 

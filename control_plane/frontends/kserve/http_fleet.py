@@ -1,5 +1,4 @@
-"""Answers of the HTTP frontend that concern a whole fleet, where each Triton knows only itself: index, ready,
-statistics."""
+"""Answers of the HTTP frontend for a whole fleet, where a single Triton knows only itself: index, ready, statistics."""
 
 from __future__ import annotations
 

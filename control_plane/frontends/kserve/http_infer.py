@@ -1,4 +1,4 @@
-"""One inference request over HTTP (`infer` or `generate`), in the form that `inference/inference` works with.
+"""One inference request over HTTP (`infer` or `generate`), in the form that `inference/inference` uses.
 
 Made by `frontends/kserve/http`.
 """

@@ -1,4 +1,4 @@
-"""Answers about sharded models, which no Triton has: metadata and configuration, made of the configuration in their folders.
+"""Metadata and configuration of sharded models, which no Triton has, made from the configuration in their folders.
 
 The forms are Triton's (server 2.51). Called by `http_fleet` and `grpc_fleet`.
 """

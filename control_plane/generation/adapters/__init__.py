@@ -1,1 +1,1 @@
-"""Chat templates, rendered by Jinja in a process of their own."""
+"""Chat templates, rendered by Jinja in a separate process."""

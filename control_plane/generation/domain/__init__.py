@@ -1,3 +1,3 @@
-"""Codecs between OpenAI's API of completions and the requests of generative models. Pure; `completion_request` and
-`completion_answer` are one end, `generation_tensors` the other.
+"""Codecs between OpenAI's completions API (`completion_request`, `completion_answer`) and the tensors of generative models
+(`generation_tensors`). Pure.
 """

@@ -1,1 +1,1 @@
-"""Memory of this machine: what processes hold of it and of GPUs, and how this process gives its own back."""
+"""Memory of this machine: what processes use of it and of GPUs, and how this process returns unused memory."""

@@ -1,1 +1,1 @@
-"""Sockets of this machine: bound and listened on, TLS, and what protects ports without authentication."""
+"""Sockets of this machine: binding and listening, TLS, and the protection of ports without authentication."""

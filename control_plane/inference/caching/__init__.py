@@ -1,1 +1,1 @@
-"""Response caching in front of inference: hits, byte-equal messages, and singleflight for equal requests."""
+"""Response caching in front of inference: lookups by request or by exact bytes, and singleflight for equal requests."""

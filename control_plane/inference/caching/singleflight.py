@@ -1,10 +1,8 @@
-"""Request coalescing (singleflight): equal requests that arrive while one is being computed share that
-computation.
+"""Request coalescing (singleflight): equal requests that arrive while one is being computed share that computation.
 
-A flight is a task of its own, so it outlives the caller that started it (its *leader*) and is cancelled only
-when the last caller that waits for it leaves. It holds the leader's permit and is charged to the leader's
-tenant, whoever is left to receive the result. Used by `inference/caching/cached_inference` and
-`embeddings/embeddings`.
+A flight is a task of its own, so it outlives the caller that started it (its *leader*). It is cancelled only when the last
+of its callers has left. It holds the leader's permit and is charged to the leader's tenant, even if only others receive the
+result. Used by `inference/caching/cached_inference` and `embeddings/embeddings`.
 """
 
 from __future__ import annotations

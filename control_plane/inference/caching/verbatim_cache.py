@@ -1,10 +1,9 @@
-"""Verbatim cache: answers cache hits to byte-equal messages before anything of the message is parsed.
+"""Verbatim cache: answers cache hits to byte-equal messages without parsing them.
 
-A frontend looks a message up by its bytes, without those that its sender makes anew for each and no answer depends
-on (`protocols/per_request`). Everything that follows from the bytes (caller, route, cache key)
-was worked out by the first hit and holds until access rules or loaded contents change. What remains for each
-hit is that check, the tenant's limits, and counting, which is flushed to metrics and metering ten times a
-second, sooner where many messages are hit, and before they are read.
+A frontend looks a message up by its bytes, without those that differ for each request and do not affect the answer, such as
+ids (`protocols/per_request`). The first hit works out everything that follows from the bytes (caller, route, cache key), which
+holds until access rules or loaded contents change. Each later hit only checks that, applies the tenant's limits, and is
+counted. The counts are flushed to metrics and metering ten times a second, sooner under many hits, and before they are read.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Dispatch: where a request is computed. The ports for it, the one of a single Triton, and other regions."""
+"""Dispatch of requests to servers: its ports, the implementation for a single Triton, and other regions."""

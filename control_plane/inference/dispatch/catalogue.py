@@ -1,5 +1,4 @@
-"""Port for the merged view of several Tritons; `fleet/view/catalogue` implements it, the KServe frontends
-read it."""
+"""Port for the merged model catalogue of a fleet; `fleet/view/catalogue` implements it, the KServe frontends read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Port for what chooses each request's server: `inference/dispatch/single_server`, or in a fleet `fleet/routing/dispatch`."""
+"""Port for the choice of a server and the sending of each request: `inference/dispatch/single_server` implements it for one
+Triton, `fleet/routing/dispatch` for a fleet.
+"""
 
 from __future__ import annotations
 

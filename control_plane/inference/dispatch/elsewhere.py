@@ -1,9 +1,11 @@
-"""Sends requests to another region that this one would refuse for want of room or of a server, and takes such of others.
+"""Spill-over and fail-over between regions: sends requests that this region would refuse to another one, and serves those of
+other regions.
 
-A request is computed here whenever it can be. It may leave where this region has no room for it in time, lacks its model, or
-has no server that answers; what its tenant may not do, or not so often, is refused here. At most one other region is asked,
-and only a success of it is an answer: otherwise the caller is told what this region says. A request under which a process died
-here stays, as it may have been the reason. `inference/inference` calls this for each request where regions are configured.
+A request is computed here whenever that is possible. It may leave if this region cannot answer it in time, lacks its model,
+or has no server that answers; a request that exceeds its tenant's rights or rates is refused here. At most one other region
+is asked, and only its success counts: otherwise the caller gets this region's own error. A request under which a process
+died here does not leave, as it may be the cause. `inference/inference` calls this for each request where regions are
+configured.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Dispatch where there is a single Triton: nothing to choose, but a request may wait, or be sent once more.
+"""Dispatch for a single Triton: there is no server to choose, but a request may have to wait, or be sent once more.
 
-Where Triton ends while it has a request that may be computed again, or to which it has not been sent, the request
-waits for the next Triton, within its deadline. Requests that come while it is down are refused at once: a load
-balancer may have another gateway for them. Requests for a model that is loaded anew, since a process of it has
-died, wait for that.
+If Triton ends while it has a request that may be computed again, or before the request was sent, the request waits for the
+restarted Triton, within its deadline. Requests that arrive while Triton is down are refused at once: a load balancer may have
+another gateway for them. Requests for a model that is being reloaded after one of its processes died wait for the reload.
 """
 
 from __future__ import annotations

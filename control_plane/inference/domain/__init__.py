@@ -1,1 +1,1 @@
-"""Decisions on single requests: which model of a route, what may be sent again, and which request kills models. Pure."""
+"""Decisions on single requests: the model of a route, retries, and quarantine of requests that kill processes. Pure."""

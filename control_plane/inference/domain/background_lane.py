@@ -1,7 +1,7 @@
-"""Recognises models whose background lane lets callers' requests interrupt what jobs compute, by Triton's configuration.
+"""Recognises, by Triton's configuration, models with a background lane: callers' requests interrupt what it computes for jobs.
 
-Source: model_config.proto as JSON; `background` is a parameter of `python_backends/text_encoder`, and of ensembles that say
-that their steps have such lanes.
+Source: model_config.proto as JSON; `background` is a parameter of `python_backends/text_encoder`, and of ensembles whose
+steps have such lanes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Queries of death: requests under which the process that computes them dies, whichever copy they are sent to.
+"""Queries of death: requests that kill the process that computes them, on whichever replica they run.
 
-What was in flight when a process died is suspect. A suspect is sent alone, so the next death shows whether it was
-the cause: then it is refused for a while, and the other copies live. An answer clears it. Only a request that was
-sent as a suspect is blamed for a second death, since servers that die together take the same requests with them.
+Every request that was in flight when a process died is suspect. A suspect is sent alone, so a second death shows that it was
+the cause: then it is refused for a while, which spares the other replicas. An answer clears it. Only a request that was sent
+alone as a suspect is blamed for a second death, since servers that die together were working on the same requests.
 
 Pure; called by `inference/retries/queries_of_death`.
 """

@@ -1,14 +1,14 @@
-"""Retry budget: a token bucket for work that is sent to the servers beyond what clients asked for.
+"""Retry budget: a token bucket for work that is sent to servers in addition to what clients asked for.
 
-Its tokens are compute units and requests. A tenth of what is asked for is put in, so that resends, hedges and
-mirrors together add at most a tenth to the servers' load, however many fail. A request a second may go beyond
-that: at little traffic a tenth of it is nothing. Tokens that nobody takes are forgotten by and by.
+Its tokens are compute units and requests. A tenth of the demand is put in, so that resends, hedges and mirrored requests
+together add at most a tenth to the servers' load, however many requests fail. One request a second may exceed that, since a
+tenth of little traffic is nothing. Unused tokens decay.
 
-Who can do without leaves a reserve: a part of what there would be if nobody had spent anything, so that a route's
-mirror, which copies requests all the time, stops where resends and hedges have taken much.
+Whoever can do without leaves a reserve: a part of what the budget would hold if nobody had spent anything. So a route's mirror,
+which copies requests all the time, stops where resends and hedges have spent much.
 
-What one server's death broke off may be sent in debt: it is bounded by what was in flight there, and is paid
-back by what is asked for later. Pure; called by `inference/retries/retry_budget` and `fleet/routing/resending`.
+Requests that were lost by one server's death may be resent in debt: their number is bounded by what was in flight there, and
+later demand pays the debt back. Pure; called by `inference/retries/retry_budget` and `fleet/routing/resending`.
 
 Precedents: Finagle's RetryBudget, Envoy's `retry_budget`, and the 10 % of "Handling Overload" (Google SRE).
 """

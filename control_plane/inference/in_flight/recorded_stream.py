@@ -1,4 +1,4 @@
-"""Records a streamed answer when it ends: `inference/inference` wraps each one in this."""
+"""Records a streamed answer when it ends; `inference/inference` wraps each stream in a `RecordedStream`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Requests in flight: counted from arrival to end, then recorded and metered, however they end.
+"""Registry of the requests in flight: each is counted from arrival to end, then recorded and metered, whatever its outcome.
 
-`inference/inference` begins one for each request and each stream; a frontend ends those that outlive that
-call.
+`inference/inference` begins an entry for each request and each stream; a frontend ends the entries of streams that continue
+after that call has returned.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What models' configurations say, as Triton reports them, and the checks and choices that rest on it."""
+"""Models' configurations as Triton reports them, and the checks of requests against them."""

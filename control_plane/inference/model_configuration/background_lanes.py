@@ -1,6 +1,6 @@
-"""Tells which models have a background lane, so that callers' requests interrupt what they compute for jobs.
+"""Tells which models have a background lane, in which callers' requests interrupt the computation of jobs.
 
-Asked by `admission/permit` before a piece of background work begins.
+`admission/permit` asks before it lets background work begin.
 """
 
 from __future__ import annotations

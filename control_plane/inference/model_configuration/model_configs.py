@@ -1,6 +1,6 @@
-"""Caches what is read in models' configurations, as Triton reports them, for as long as a model is loaded.
+"""Cache of what is read from models' configurations, as Triton reports them; an entry is valid while its model is loaded.
 
-Used by `inference/model_configuration/models_of_kind`, and for the question which models have a lane for work in the background.
+Used by `models_of_kind`, `background_lanes`, `classes` and `sequence_types` beside this module.
 """
 
 from __future__ import annotations

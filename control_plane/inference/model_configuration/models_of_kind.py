@@ -1,8 +1,7 @@
-"""Finds out which models are of one kind, such as those that embed texts, by their configurations
-(`inference/model_configuration/model_configs`).
+"""Finds the models of one kind, such as those that embed texts, by their configurations.
 
-Kept by the capability that serves the kind (`embeddings/text_models`, `generation/generative_models`), and asked by
-`frontends/openai` for its list of models.
+Each capability that serves a kind has an instance (`embeddings/text_models`, `generation/generative_models`); `frontends/openai`
+asks it for the list of models.
 """
 
 from __future__ import annotations

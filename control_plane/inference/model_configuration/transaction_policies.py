@@ -1,7 +1,7 @@
-"""Tells which models are decoupled (any number of responses for one request).
+"""Tells which models are decoupled: a decoupled model sends any number of responses to one request.
 
-Triton refuses ModelInfer for decoupled models. So `frontends/kserve/grpc_stream` relays their requests over a
-stream to Triton, and the requests to all other models as ModelInfer calls.
+Triton refuses ModelInfer for decoupled models. So `frontends/kserve/grpc_stream` relays their requests over a stream to
+Triton, and sends the requests to all other models as ModelInfer calls.
 """
 
 from __future__ import annotations

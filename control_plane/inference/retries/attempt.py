@@ -1,4 +1,4 @@
-"""One send of a request to a server, and what came of it; both dispatchers make one for each time they send."""
+"""One attempt to send a request to a server, and its result; both dispatchers use it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Quarantine for requests under which processes die: suspects are sent one at a time, and those that are found
-guilty are refused, so that one client's request does not end all copies of a model.
+"""Quarantine for queries of death (requests that kill processes), so that one client's request does not end all replicas of a
+model: suspects are sent one at a time, and a request that is found guilty is refused.
 
-Both dispatchers call this (`fleet/routing/dispatch`, `inference/dispatch/single_server`). A request's digest is only made
-after a death, and for requests of the models on the list. The worker processes of a gateway tell each other what
-they find out, and share the suspects' turns, through their parent (`workers/parent/findings`, `workers/suspect_turns`);
-gateways learn each by itself.
+Both dispatchers call this (`fleet/routing/dispatch`, `inference/dispatch/single_server`). Digests of requests are computed only
+after a death, and only for the models concerned. The workers of a gateway share their findings and take turns with suspects
+through their parent (`workers/parent/findings`, `workers/suspect_turns`); separate gateways share nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Retry budget of one process, for whatever is sent to servers beyond what clients asked for: resends, hedges
-and mirrors.
+"""Retry budget of one process for what it sends to servers in addition to clients' demand: resends, hedges and mirrored requests.
 
-The dispatchers tell it what is asked for, and ask it before they send a request another time. Each process
-spends a part of its own demand, which sums up to that part of the whole.
+The dispatchers report the demand to it, and ask it before they send a request again. Each process may add a fixed fraction
+of its own demand, so all processes together stay within that fraction of the total.
 """
 
 from __future__ import annotations

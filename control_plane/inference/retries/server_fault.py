@@ -1,6 +1,6 @@
-"""Reads the text of a server's errors: for the request log, and for the model whose Python stub has died.
+"""Reads the text of a server's errors: its form for the request log, and the model whose Python stub has died.
 
-Called for the request log, by the table of faults (`inference/retries/faults`), and by `fleet/routing/resending`.
+Called by the request log, by the table of faults (`inference/retries/faults`), and by `fleet/routing/resending`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,3 @@
-"""Where jobs are kept and queued (SQLite, Redis, RabbitMQ, folders), and gateways that compute for job workers."""
+"""Stores, queues and spools of jobs (SQLite, Redis, RabbitMQ, folders), and the client by which job workers have gateways
+compute.
+"""

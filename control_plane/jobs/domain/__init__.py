@@ -1,1 +1,1 @@
-"""Decisions and values of jobs. Pure; `job` is the record, `transitions` its states, `claims` chooses the next one to compute."""
+"""Decisions and values of jobs. Pure; `job` is the record, `transitions` changes its state, `claims` chooses the next job."""

@@ -1,1 +1,1 @@
-"""Input and output of jobs in folders and object stores that administrators have allowed."""
+"""Input and output files of jobs, in folders and object stores that administrators allow."""

@@ -1,1 +1,1 @@
-"""Webhooks of jobs by Standard Webhooks 1.0: when a job has ended, its caller's URL is told."""
+"""Webhooks of jobs by Standard Webhooks 1.0: a signed request to the caller's URL when a job has ended."""

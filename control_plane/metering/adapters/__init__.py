@@ -1,1 +1,1 @@
-"""Where usage is kept (SQLite, Redis, files until a store answers), the request log, and where models' costs are read."""
+"""Stores of usage (SQLite, Redis, and files while a store is unavailable), the request log, and the reader of models' costs."""

@@ -1,4 +1,4 @@
-"""Tiers of models' files: the cold stores that have all of them, and the warm tier on this machine.
+"""Tiers of models' files: cold stores, which have all models, and the warm tier on this machine.
 
-`warm_tier_manager` fetches and evicts; `store_catalogue` knows what the stores have.
+`warm_tier_manager` fetches and evicts; `store_catalogue` lists what the stores have.
 """

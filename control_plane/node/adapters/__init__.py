@@ -1,1 +1,1 @@
-"""The wire between gateways and nodes: connections, their authentication and frames."""
+"""Transport between gateways and nodes: connections, authentication and frames."""

@@ -1,1 +1,1 @@
-"""Messages between gateways and nodes, and decisions of a node: whom it obeys and what it has promised. Pure."""
+"""Messages between gateways and nodes, and a node's decisions: which gateway it obeys and what it has promised. Pure."""

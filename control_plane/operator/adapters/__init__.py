@@ -1,1 +1,1 @@
-"""Resources of kind Model in the Kubernetes API."""
+"""Client of the Kubernetes API for resources of kind Model."""

@@ -1,1 +1,1 @@
-"""Specification and status of a Model resource, read and written. Pure."""
+"""Codec of a Model resource's specification and status. Pure."""

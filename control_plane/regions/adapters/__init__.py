@@ -1,1 +1,1 @@
-"""Other regions' gateways over HTTP and gRPC, and the file that lists them."""
+"""Clients of other regions' gateways over HTTP and gRPC, and the file that lists the regions."""

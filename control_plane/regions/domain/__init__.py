@@ -1,1 +1,1 @@
-"""Decisions about other regions, without I/O."""
+"""Decisions on which region gets a request, and how many it may have at once. Pure."""

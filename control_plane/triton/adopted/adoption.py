@@ -98,15 +98,18 @@ class Adoption:
         asked = set[str]()
         try:
             async with asyncio.timeout(self.unload_timeout_s):
-                while loaded := {
-                    line.name for line in await upstream.control.index() if line.state in (ModelState.READY, ModelState.LOADING)
-                }:
+                while loaded := await _loaded(upstream):
                     if not asked:
-                        _log.info("unloading %s, of which nobody knows what they are", ", ".join(sorted(loaded)))
-                    asked |= loaded
-                    for name in sorted(loaded):
+                        _log.info("unloading %s, of which nobody knows what they are", ", ".join(loaded))
+                    asked.update(loaded)
+                    for name in loaded:
                         with suppress(ModelLoadFailed, DeadlineExceeded):  # one that is loading may have to end that first
                             await upstream.control.unload(name, timeout_s=_CALL_S)
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise StartupError(f"Triton at {self.endpoints.grpc} goes on loading what others asked for: {', '.join(asked)}") from None
+
+
+async def _loaded(upstream: Upstream) -> list[str]:
+    """The names of the models that are loaded, or being loaded, in order."""
+    return sorted({line.name for line in await upstream.control.index() if line.state in (ModelState.READY, ModelState.LOADING)})

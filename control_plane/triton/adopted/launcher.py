@@ -11,7 +11,7 @@ import logging
 import os
 from pathlib import Path
 
-from control_plane.core.endpoints import Endpoints
+from control_plane.core.endpoints import Address, Endpoints
 from control_plane.core.errors import StartupError
 from control_plane.core.held_memory import HeldMemory
 from control_plane.host.memory.server_memory import ServerMemory
@@ -63,16 +63,12 @@ class AdoptedTritonLauncher(WatchedTriton):
         place, is_waiting = self._endpoints.grpc, False
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                while True:
-                    try:
-                        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                            return await HeldConnection.open(place)
-                    except OSError:  # TimeoutError is one too
-                        pass
+                while (held := await _try_to_connect(place)) is None:
                     if not is_waiting:
                         _log.info("waiting for Triton at %s, for at most %g s (TIDEGATE_START_TIMEOUT_S)", place, self._start_timeout_s)
                         is_waiting = True
                     await asyncio.sleep(_POLL_S)
+                return held
         except TimeoutError:
             raise StartupError(
                 f"no Triton accepted connections at {place} (--attach) within {self._start_timeout_s:g} s (TIDEGATE_START_TIMEOUT_S); "
@@ -92,6 +88,14 @@ class AdoptedTritonLauncher(WatchedTriton):
             return None
         self._said = ""
         return found
+
+
+async def _try_to_connect(place: Address) -> HeldConnection | None:
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            return await HeldConnection.open(place)
+    except OSError:  # TimeoutError is one too
+        return None
 
 
 class AdoptedTriton:

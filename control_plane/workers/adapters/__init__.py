@@ -1,1 +1,1 @@
-"""Worker processes as the parent starts them, and the socket between both."""
+"""A worker process as its parent starts it, and the socket between the two."""

@@ -1,1 +1,1 @@
-"""The parent's side: starts and watches its workers, and tells each what it may answer by."""
+"""The parent's side of worker processes: starts and watches them, and sends each the state by which it answers."""

@@ -10,7 +10,7 @@ from control_plane.core.model import ModelState
 from control_plane.fleet.domain.snapshot import ReplicaSnapshot
 from control_plane.fleet.view.mirror import FleetMirror
 from tests.unit.fleet.fleet_bench import FleetBench, model, running
-from tests.unit.fleet.routing.router_bench import refused
+from tests.unit.fleet.routing.model_router.bench import refused
 
 pytestmark = pytest.mark.virtual_time
 

@@ -1,1 +1,1 @@
-"""Where gateways keep the records of idempotency keys: SQLite, or Redis for several."""
+"""Stores of idempotency records: SQLite for one gateway, Redis for several."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -33,7 +34,7 @@ class Hedging(StrEnum):
 
 
 _IS_HEDGED = {Hedging.ON: True, Hedging.OFF: False, Hedging.GATEWAY: None}
-_IS_ON = {Caching.ON: True, Caching.OFF: False, Caching.MODEL: None}
+_IS_CACHED = {Caching.ON: True, Caching.OFF: False, Caching.MODEL: None}
 
 NameArgument = Annotated[str, typer.Argument(help="The name that callers use.")]
 
@@ -99,24 +100,18 @@ def set_route(
     state_dir: StateDirOption = None,
 ) -> None:
     """Make a route, or change the fields that options name."""
-    tenants = NONE if tenant == [NONE] else tenant
-    changes = given(model=model, deadline_s=_seconds(deadline_ms), tenants=tenants, is_repeatable=repeatable)
-    texts = (("version", version), ("pool", pool), ("sticky", sticky), ("salt", salt))
-    changes |= {field: "" if value == NONE else value for field, value in texts if value is not None}
-    if target is not None:
-        changes["targets"] = [] if target == [NONE] else [_target(each) for each in target]
-    if faster is not None:
-        changes["faster"] = [] if faster == [NONE] else [_model(each) for each in faster]
-    changes |= given(latency_budget_s=_seconds(latency_budget_ms)) | _mirror_changes(mirror, mirror_percent)
-    kept = given(ttl_s=cache_ttl, is_private=cache_private, min_cost_units=cache_min_cost)
-    if cache is not None:
-        kept["is_on"] = _IS_ON[cache]
-    if kept:
-        changes["cache"] = kept
-    hedged = given(twice_from_s=_seconds(twice_from_ms))
-    if hedging is not None:
-        hedged["is_on"] = _IS_HEDGED[hedging]
-    if hedged:
+    changes = given(
+        model=model,
+        deadline_s=_seconds(deadline_ms),
+        tenants=NONE if tenant == [NONE] else tenant,
+        is_repeatable=repeatable,
+        latency_budget_s=_seconds(latency_budget_ms),
+    )
+    changes |= _texts_given(version=version, pool=pool, sticky=sticky, salt=salt)
+    changes |= given(targets=_each(target, _target), faster=_each(faster, _model)) | _mirror_given(mirror, mirror_percent)
+    if cached := _cache_given(cache, cache_ttl, is_private=cache_private, min_cost_units=cache_min_cost):
+        changes["cache"] = cached
+    if hedged := _hedging_given(hedging, twice_from_ms):
         changes["hedging"] = hedged
     client = admin_client(state_dir, admin_url, reason)
     _show(set_object(client, "routes", name, changes, replace=replace, needed={"model": "--model"}), output)
@@ -159,12 +154,34 @@ def _tabulate(routes: list[dict[str, Any]]) -> None:
     )
 
 
+def _texts_given(**texts: str | None) -> dict[str, str]:
+    """Return the text fields that options name; `none` clears one."""
+    return {field: "" if text == NONE else text for field, text in texts.items() if text is not None}
+
+
+def _each(texts: list[str] | None, parse: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """Parse a repeatable option, of which a single `none` clears the list; None if it was not given."""
+    if texts is None:
+        return None
+    return [] if texts == [NONE] else [parse(text) for text in texts]
+
+
+def _cache_given(cache: Caching | None, ttl_s: Any, *, is_private: bool | None, min_cost_units: Any) -> dict[str, Any]:
+    changes = given(ttl_s=ttl_s, is_private=is_private, min_cost_units=min_cost_units)
+    return changes if cache is None else {**changes, "is_on": _IS_CACHED[cache]}
+
+
+def _hedging_given(hedging: Hedging | None, twice_from_ms: Any) -> dict[str, Any]:
+    changes = given(twice_from_s=_seconds(twice_from_ms))
+    return changes if hedging is None else {**changes, "is_on": _IS_HEDGED[hedging]}
+
+
 def _seconds(milliseconds: Any) -> Any:
     """Return a limit in seconds; what is no number, such as that there is none, as it is."""
     return milliseconds / 1000 if isinstance(milliseconds, float) else milliseconds
 
 
-def _mirror_changes(mirror: str | None, percent_copied: float | None) -> dict[str, Any]:
+def _mirror_given(mirror: str | None, percent_copied: float | None) -> dict[str, Any]:
     if mirror == NONE:
         return {"mirror": None}
     changes = {} if mirror is None else _model(mirror)
@@ -214,7 +231,7 @@ def _tenants(route: dict[str, Any]) -> str:
 def _cache(route: dict[str, Any]) -> str:
     """Render the cache fields that are set, such as `on, 60 s, private, from 5 units`."""
     cache = route["cache"]
-    told = [next(name.value for name, is_on in _IS_ON.items() if is_on is cache["is_on"])]
+    told = [next(name.value for name, is_on in _IS_CACHED.items() if is_on is cache["is_on"])]
     if cache["ttl_s"] is not None:
         told.append(f"{cache['ttl_s']:g} s")
     if cache["is_private"]:

@@ -1,1 +1,1 @@
-"""What a fleet keeps in the Kubernetes API: its servers (EndpointSlices) and its leader's Lease."""
+"""Fleet adapters for the Kubernetes API: the servers from EndpointSlices, and the leader's Lease."""

@@ -1,1 +1,1 @@
-"""Health of servers and replicas: outlier ejection, and replicas that answer nobody. Pure."""
+"""Health of servers and replicas: outlier ejection, and detection of replicas that answer no requests. Pure."""

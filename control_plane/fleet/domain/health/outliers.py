@@ -1,11 +1,9 @@
-"""Outlier detection and ejection: which servers get no requests for a while since they answer too slowly or
-with errors.
+"""Outlier detection and ejection: servers that answer too slowly or with errors get no requests for a while.
 
-A server's latency is measured in multiples of what is expected of the models it served, so that servers with
-different models can be compared, and its average is held against the median of its pool: when all are slow,
-nobody is an outlier. An ejected server comes back after a pause if some probe requests do well; the pause
-doubles with each ejection. Envoy's outlier detection is the precedent. `fleet/routing/model_router` feeds and
-asks it.
+A server's latency is measured in multiples of the expected latency of the models it served, so that servers with different
+models can be compared. Its average is compared with the median of its pool: if all servers are slow, none is an outlier. An
+ejected server returns after a pause if some probe requests succeed; the pause doubles with each ejection. The precedent is
+Envoy's outlier detection. `fleet/routing/model_router` reports to it and asks it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Decides whether a request waits at a replica that answers nobody, while others of its model do. Pure.
+"""Decides whether a request is overdue: it waits at a replica that answers nobody, while other replicas of its model answer. Pure.
 
-An input that never returns wedges a replica beside a server that answers all else; what waits behind it would wait for
-its deadline. A model that is only slow, or has a long queue, goes on answering: so nothing is overdue where the
-replica has answered lately, or where no other one answers either, or is idle. Called by
-`fleet/view/health/recalls`.
+An input whose computation never ends blocks its replica, although the server answers all other requests; requests queued behind
+it would wait until their deadlines. A model that is only slow, or has a long queue, keeps answering. So no request is overdue
+if its replica has answered lately, or if no other replica answers or is idle. Called by `fleet/view/health/recalls`.
 """
 
 from __future__ import annotations

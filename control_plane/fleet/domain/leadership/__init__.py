@@ -1,1 +1,1 @@
-"""Leadership: the election of the process that may load and unload, and what the others report to it. Pure."""
+"""Leadership: the lease by which one process may load and unload models, and the load reports of the others. Pure."""

@@ -1,6 +1,4 @@
-"""Load reports: what a process tells its fleet's leader about its use of the fleet and about replicas that
-its requests wait for.
-"""
+"""Load reports: what a process tells its fleet's leader about its use of the fleet, and the replicas that its requests wait for."""
 
 from __future__ import annotations
 

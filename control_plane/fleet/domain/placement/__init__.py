@@ -1,1 +1,1 @@
-"""Placement: where replicas of models are, how many, and in which order they are loaded and evicted. Pure."""
+"""Placement: on which servers a model has replicas, how many, and in which order they are loaded and evicted. Pure."""

@@ -1,11 +1,9 @@
-"""Autoscaling policy: how many replicas of a model there should be, by measured demand. `fleet/reconciler`
-asks it every tick.
+"""Autoscaling policy: the number of replicas of a model, by measured demand. `fleet/reconciler` asks it every tick.
 
-The number grows, in the pools where the model has replicas, as soon as those are busy, or so busy that
-requests queue for longer than the model's latency objective allows. It shrinks by one at a time once replicas
-have long been idle. In between nothing changes (hysteresis). Two things are left to others: bursts, for which
-`fleet/domain/routing` asks for another replica itself, and last replicas of models that nobody uses, which
-cost nothing until another model needs their memory.
+The number grows, in the pools where the model has replicas, as soon as those are busy, or so busy that requests queue for longer
+than the model's latency objective allows. It shrinks by one at a time after replicas have long been idle. In between it stays the
+same (hysteresis). Two cases are handled elsewhere: for bursts, `fleet/domain/routing` asks for another replica itself; the last
+replica of an unused model costs nothing until another model needs its memory, and is then evicted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Eviction policy: which models leave a server so that another one can be loaded, or that holds more than its budget.
+"""Eviction policy: which models are evicted from a server to make room for another one, or because it exceeds its budget.
 
-Those go first that save the least waiting per byte: the rate at which requests would need another load, times what that
-load takes. `placement` adds what an eviction costs others to the cost of each place. Pure.
+Models that save the least waiting per byte are evicted first: the rate at which requests would need the model again, times the
+duration of its load. `placement` adds the cost of evictions to the cost of each server. Pure.
 """
 
 from __future__ import annotations

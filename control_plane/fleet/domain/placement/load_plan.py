@@ -1,10 +1,8 @@
-"""Load planner: the steps that bring a model into a server that may be full, in an order that never promises
-memory twice.
+"""Load planner: the steps that load a model on a server that may be full, in an order that never assigns memory twice.
 
-Everything that loads, is ready, or is unloading and not surely gone counts as held, and after each step what
-is held is within the budget. There is no journal: after a crash, a failed step or a change of leader the next
-plan is made from what Triton's index says. `fleet/loading/load_plans` carries plans out; the simulator does
-so in virtual time.
+A model holds memory while it loads, is ready, or is unloading and not certainly gone; after each step the memory held is within
+the budget. There is no journal: after a crash, a failed step or a change of leader the next plan is made from Triton's index.
+`fleet/loading/load_plans` carries plans out; the simulator does so in virtual time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Work that callers ask of each pool, whether it is done or turned away: what an autoscaler has to provide servers for.
+"""Offered load of each pool: the work that callers ask for, whether it is done or refused. An autoscaler provides servers for it.
 
-Measured utilisation cannot tell it: a server that is full looks the same however many requests wait for it. So
-requests count by the time that they take of a server, and those that were turned away since servers were too few
-count by the mean of the others.
+Utilisation cannot show it: a full server looks the same however many requests wait for it. So requests count by the time they
+take of a server, and requests that were refused for lack of servers count by the mean of the others.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Placement and eviction policy: on which server a model is loaded, and which models are evicted for it.
 
-`fleet/routing/model_router` and the simulator ask it. Costs are seconds that requests wait longer: those
-until the new replica has served the request that asks, and, for each evicted model, one load from its tier
-times the probability that it is asked for again within a horizon. The cheapest server wins; on a server the
-models that save the least waiting per byte are evicted first. A model that would displace others which are
-used far more has to wait, but not for ever.
+`fleet/routing/model_router` and the simulator call it. A cost is the number of seconds that requests wait longer: until the new
+replica has served the request that needs it, plus, for each evicted model, the duration of its load times the probability that
+it is requested again within a horizon. The cheapest server wins; on a server the models that save the least waiting per byte
+are evicted first. A model that would displace others with far more use has to wait, but not indefinitely.
 """
 
 from __future__ import annotations

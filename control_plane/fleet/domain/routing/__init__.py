@@ -1,1 +1,1 @@
-"""Routing: which replica serves a request, which second one a hedge goes to, and which pool serves it. Pure."""
+"""Routing: which pool and which replica serve a request, and which second replica a hedge goes to. Pure."""

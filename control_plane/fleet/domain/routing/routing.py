@@ -1,9 +1,8 @@
-"""Routing policy (load balancing): which of a model's replicas serves a request. It is asked for every
-request, so it must be cheap.
+"""Routing policy (load balancing): which of a model's replicas serves a request. It is called for every request, so it must be
+cheap.
 
-It chooses a replica where the request is expected to be served about as soon as anywhere. Whether a load
-elsewhere would be sooner still, or is needed since there is no replica, `fleet/domain/placement` decides;
-most requests need not ask it.
+It chooses a replica at which the request is expected to finish about as soon as at any other. `fleet/domain/placement` decides
+whether to load another replica instead, because there is none or a load would be faster; most requests do not get there.
 """
 
 from __future__ import annotations

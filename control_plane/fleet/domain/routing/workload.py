@@ -1,8 +1,7 @@
-"""Classifies a request as short or long and urgent or not, and says which server pool it goes to. The
-frontends ask it on arrival.
+"""Classifies a request as short or long and urgent or not, and chooses the server pool for it. Called when a request arrives.
 
-A short request behind a long one waits many times its own length (head-of-line blocking), so the two are kept
-apart where there are servers for both.
+A short request behind a long one waits many times its own duration (head-of-line blocking), so the two are separated where
+there are servers for both.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Health of servers and replicas, by what this process's own requests see: doubts, ejection, outages, recalls."""
+"""Health of servers and replicas as this process's own requests show it: doubts, ejections, outages, recalled requests."""

@@ -1,7 +1,7 @@
-"""Replicas in doubt: those whose stub seems to have died or to hang, by this process's own requests.
+"""Replicas in doubt: this process's own requests suggest that their stub has died or hangs.
 
-Other replicas are preferred. A request that may be sent again is sent there now and then as a probe, whose answer
-clears the replica, or is one more sign against it. `fleet/routing/model_router` asks and tells it.
+Other replicas are preferred. Now and then a request that may be sent again is sent to a doubted replica as a probe: its answer
+clears the replica, its failure confirms the doubt. `fleet/routing/model_router` asks and reports.
 """
 
 from __future__ import annotations

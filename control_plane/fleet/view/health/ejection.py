@@ -1,8 +1,7 @@
 """Ejects servers that do not answer, or are much slower than others of their pool, and readmits them.
 
-`fleet/domain/health/outliers` decides by this process's own requests; what other processes have found comes with
-their load reports. `fleet/routing` tells here how each request went, `fleet/reconciler` has the servers
-judged.
+`fleet/domain/health/outliers` decides, by this process's own requests; other processes' findings come with their load reports.
+`fleet/routing` reports the outcome of each request, `fleet/reconciler` triggers the judgement.
 """
 
 from __future__ import annotations

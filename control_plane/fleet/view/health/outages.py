@@ -1,4 +1,4 @@
-"""Outages of servers that went down by themselves, told as events when they begin and when they end."""
+"""Outages of servers that went down by themselves: an event when one begins and when it ends."""
 
 from __future__ import annotations
 

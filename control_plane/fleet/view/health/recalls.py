@@ -1,8 +1,8 @@
-"""Takes requests back from servers that have fallen silent, from replicas whose stub has died, and from those that
-answer nobody while others do, so that they are sent again to another one.
+"""Recalls requests, so that they are sent to another replica: from servers that have fallen silent, from replicas whose stub has died,
+and from replicas that answer nobody while others of their model do.
 
-`fleet/routing/resending` says which requests may be sent again, `fleet/routing/dispatch` does it, and
-`fleet/view/state` sweeps whenever its view has changed.
+`fleet/routing/resending` decides which requests may be sent again, `fleet/routing/dispatch` does it, and `fleet/view/state` calls
+`sweep` whenever its view has changed.
 """
 
 from __future__ import annotations

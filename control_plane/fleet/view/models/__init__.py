@@ -1,1 +1,1 @@
-"""What is wanted of the fleet's models, and what has been measured of them."""
+"""Desired state and measurements of the fleet's models."""

@@ -1,7 +1,7 @@
 """Measurements of a fleet's models by their loads and requests: sizes, load and service times, failures.
 
-It is kept twice: in `ModelFacts`, by which policies decide, and as `Measured` records, which outlive the
-process. A model's size comes from the first of these sources that has it:
+They are kept twice: in `ModelFacts`, which policies read, and as `Measured` records, which outlive the process. A model's size comes
+from the first of these sources that has it:
 
     1. what its owner declares;
     2. loads, and the memory of a whole server, where that can be read (an embedded Triton's, or by a node);

@@ -1,7 +1,7 @@
 """Desired state of the fleet's models, merged from their folders, this process's command line and administrators.
 
-`fleet/view/state` has one; `fleet/view/files` tells it what the folders say and where the files are, and
-`fleet/view/memory` what administrators want and other processes have measured.
+It belongs to `fleet/view/state`. `fleet/view/files` adds what the folders say and where the files are, `fleet/view/memory` what
+administrators want and what other processes have measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Port for where models' files are, which decides how long a load takes."""
+"""Port that tells the tier of a model's files, which determines how long a load takes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Answers of an HTTP/1.1 connection: one after the other, whole or streamed."""
+"""Answers of an HTTP/1.1 connection, in the order of its requests: whole or streamed."""

@@ -1,5 +1,6 @@
-"""The form of server-sent events (HTML Living Standard, 9.2) as this server sends them: of the gateway's events
-(`admin/paths/events`) and of a job's (`frontends/jobs/events`)."""
+"""Encoder of server-sent events (HTML Living Standard, 9.2), for the gateway's events (`admin/paths/events`) and a job's
+(`frontends/jobs/events`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Answers the requests of one HTTP/1.1 connection one after the other, in the order in which they came.
 
-Run as the task of `frontends/http/connection`, which reads the requests and is the loop's `Intake`: what comes behind a
-request that is being answered waits there.
+Run as the task of `frontends/http/connection`, which reads the requests and is the loop's `Intake`. Pipelined requests wait there
+until the one before them is answered.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Streamed answers over HTTP: forwards them, and ends them before their time with words, when their caller's rights end
-(`frontends/kserve/http`) or the gateway stops (`frontends/http/answers/loop`)."""
+"""Forwards streamed answers over HTTP, and ends them early with an error message: when the caller loses its rights
+(`frontends/kserve/http`), or the gateway stops (`frontends/http/answers/loop`).
+"""
 
 from __future__ import annotations
 

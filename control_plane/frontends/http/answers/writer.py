@@ -1,4 +1,4 @@
-"""Writes the answers of one HTTP/1.1 connection: small ones together with those to others, large ones in pieces.
+"""Writes the answers of one HTTP/1.1 connection: large ones in pieces, small ones together with those of other connections.
 
 Made by `frontends/http/connection`.
 """

@@ -1,1 +1,1 @@
-"""Places of callers' files: which an administrator has allowed. Pure."""
+"""Locations of callers' files, restricted to those that administrators allow. Pure."""

@@ -1,1 +1,1 @@
-"""Requests to callers' URLs, whose addresses are checked first."""
+"""HTTP client for webhooks that connects only to permitted addresses, and its name resolver."""

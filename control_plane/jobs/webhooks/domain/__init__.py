@@ -1,1 +1,1 @@
-"""Messages of webhooks with their signatures, and which URLs they may go to. Pure."""
+"""Signed messages of webhooks, and the rules on which URLs and addresses they may go to. Pure."""

@@ -1,1 +1,1 @@
-"""gRPC to Triton: the client, calls in flight on a connection, and a connection that is only held."""
+"""gRPC to Triton: the client, its calls in flight, and a connection that is only held open to notice that Triton ended."""

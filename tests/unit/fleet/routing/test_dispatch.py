@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,59 +10,15 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import ModelNotFound, Overloaded, UpstreamUnavailable
-from control_plane.core.infer_call import InferCall, Outcome
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import Upstream
 from tests.fakes import FakeHttpStream
 from tests.unit.fleet.fleet_bench import READY, FleetBench, call, model, running
+from tests.unit.fleet.routing.dispatch_bench import Request, idle, send, status
 
 pytestmark = pytest.mark.virtual_time
 
-_NUMBERS = itertools.count()
-
-
-@dataclass
-class Request:
-    """The part of `inference/requests.InferRequest` and `GenerateRequest` that a dispatcher needs; `answers`
-    are given one after the other."""
-
-    answers: list[object] = field(default_factory=lambda: [make_answer(200, b"")])
-    takes_s: float = 0.0
-    sent: list[tuple[Upstream, float]] = field(default_factory=list)
-    text: str = field(default_factory=lambda: f"request {next(_NUMBERS)}")
-
-    async def send(self, server: Upstream, *, timeout_s: float) -> Any:
-        self.sent.append((server, timeout_s))
-        await asyncio.sleep(self.takes_s)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    stream = send
-
-    def content(self, call: InferCall) -> tuple[bytes, ...]:
-        return (self.text.encode(),)
-
-    def outcome(self, answer: Any) -> Outcome:
-        return {200: Outcome.ANSWERED, 404: Outcome.MODEL_NOT_FOUND}.get(answer.status, Outcome.UPSTREAM_ERROR)
-
-
 MISSING = make_answer(404, b"Request for unknown model")
-
-
-def status(answer: Any) -> int:
-    assert isinstance(answer, HttpAnswer)
-    return answer.status
-
-
-async def send(bench: FleetBench, request: Request, *, timeout_s: float = 60.0) -> Any:
-    return await bench.dispatch.send(request, call("a"), timeout_s=timeout_s)  # type: ignore[arg-type]
-
-
-def idle(bench: FleetBench) -> bool:
-    servers = bench.state.fleet.servers.values()
-    return all(server.work_s == 0.0 and all(replica.in_flight == 0 for replica in server.replicas.values()) for server in servers)
 
 
 async def test_a_request_goes_to_the_server_that_loads_its_model_with_what_is_left_of_its_time() -> None:

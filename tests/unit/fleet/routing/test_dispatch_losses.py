@@ -18,7 +18,7 @@ from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from tests.fakes import FakeHttpStream
 from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, call, model, running
-from tests.unit.fleet.routing.test_dispatch import Request, idle, send, status
+from tests.unit.fleet.routing.dispatch_bench import Request, idle, send, status
 
 pytestmark = pytest.mark.virtual_time
 

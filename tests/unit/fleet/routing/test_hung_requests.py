@@ -15,7 +15,7 @@ from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.triton.copy_silence import HUNG
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench
-from tests.unit.fleet.routing.test_dispatch import Request, status
+from tests.unit.fleet.routing.dispatch_bench import Request, status
 from tests.unit.fleet.routing.test_overdue_watch import Wedged, scene
 from tests.unit.fleet.routing.test_resending import OK, call, send
 

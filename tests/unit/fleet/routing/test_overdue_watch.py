@@ -14,7 +14,7 @@ from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.inference.retries.retry_budget import RetryKind
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import FleetBench, running
-from tests.unit.fleet.routing.test_dispatch import Request, idle, status
+from tests.unit.fleet.routing.dispatch_bench import Request, idle, status
 from tests.unit.fleet.routing.test_resending import OK, ready_everywhere, send
 
 pytestmark = pytest.mark.virtual_time

@@ -18,7 +18,7 @@ from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import READY, FleetBench, call, running
-from tests.unit.fleet.routing.test_dispatch import Request, idle, status
+from tests.unit.fleet.routing.dispatch_bench import Request, idle, status
 from tests.unit.fleet.routing.test_dispatch_losses import BROKE_OFF, DEAD, both_ready, repeatable
 
 pytestmark = pytest.mark.virtual_time

@@ -15,7 +15,7 @@ from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.domain.placement.placement import Refusal
 from tests.fakes import FakeRepository
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, running
-from tests.unit.fleet.routing.router_bench import FAILS, refused
+from tests.unit.fleet.routing.model_router.bench import FAILS, refused
 
 pytestmark = pytest.mark.virtual_time
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from control_plane.core.errors import ControlPlaneError, Overloaded, StoreUnavailable, UpstreamUnavailable
 from tests.aio import run_in_virtual_time
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, running
-from tests.unit.fleet.routing.router_bench import FAILS
+from tests.unit.fleet.routing.model_router.bench import FAILS
 
 
 @settings(max_examples=8, deadline=None)

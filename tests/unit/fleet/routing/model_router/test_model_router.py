@@ -14,7 +14,7 @@ from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.memory import DesiredState
 from control_plane.fleet.routing.workloads import RoutingHint
 from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, call, model, running
-from tests.unit.fleet.routing.router_bench import FAILS, refused
+from tests.unit.fleet.routing.model_router.bench import FAILS, refused
 
 pytestmark = pytest.mark.virtual_time
 
