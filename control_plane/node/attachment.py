@@ -14,6 +14,7 @@ from control_plane.core.errors import StartupError, UpstreamUnavailable
 from control_plane.core.model import ModelVersion
 from control_plane.node.domain.fence import Term
 from control_plane.node.remote_node import RemoteNode
+from control_plane.triton.attachment import wait_for_http
 from control_plane.triton.index_elsewhere import UpstreamWithIndex
 from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Upstream
@@ -83,8 +84,10 @@ class NodeHealthCheck:
                         await node.forget_contents()
                     await node.wait_until(lambda: node.life != "")
                     life = node.life
-                    if await upstream.is_serving() and node.life == life:
-                        return life
+                    if await upstream.control.is_live():
+                        await wait_for_http(upstream)
+                        if node.life == life:
+                            return life
                     await asyncio.sleep(_POLL_S)
         except TimeoutError as exc:
             why = node.why_away if node.life == "" else f"no live Triton answered at {upstream.endpoints.address}"

@@ -74,11 +74,13 @@ class AttachedHealthCheck:
         except TimeoutError as exc:
             place = self._upstream.endpoints.address
             raise StartupError(f"no live Triton answered at --triton-url ({place}) within {timeout_s:g} s; is it running there?") from exc
-        await self._wait_for_http()
+        await wait_for_http(self._upstream)
 
-    async def _wait_for_http(self) -> None:
-        """Wait until Triton answers over HTTP as well, or for as long as that may take."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_HTTP_OPENS_WITHIN_S):
-                while not await self._upstream.is_serving():
-                    await asyncio.sleep(_POLL_S)
+
+async def wait_for_http(upstream: Upstream) -> None:
+    """Wait until a live Triton answers over HTTP as well, at most as long as it may take to open it: its threads may be busy with
+    loads or large bodies."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_HTTP_OPENS_WITHIN_S):
+            while not await upstream.is_serving():
+                await asyncio.sleep(_POLL_S)

@@ -159,7 +159,8 @@ def _merged(kind: DeclaredKind, live: Mapping[str, Any], last: Mapping[str, Any]
     """Merge as `merged` does; an object that may be null, such as a route's mirror, goes as a whole with the files that declared it:
     fields of others would be left that are no object."""
     fields = kind.spec.model_fields
-    gone = {name for name in last if name not in desired and isinstance(last[name], Mapping) and fields[name].default is None}
+    known = [name for name in last if name in fields]  # a newer gateway may have applied others
+    gone = {name for name in known if name not in desired and isinstance(last[name], Mapping) and fields[name].default is None}
     return {name: value for name, value in merged(live, last, desired).items() if name not in gone}
 
 

@@ -27,10 +27,11 @@ class Attached:
     member: ServerState
     running: asyncio.Task[None] | None = None
     upstreams: list[FakeUpstream] = field(default_factory=list)
+    serves_http: bool = True
 
     def connect(self) -> Upstream:
         """Straight to the Triton that runs there now."""
-        self.upstreams.append(FakeUpstream(control=self.bench.control))
+        self.upstreams.append(FakeUpstream(control=self.bench.control, serves_http=self.serves_http))
         return self.upstreams[-1]
 
     async def until(self, *, is_up: bool) -> None:
@@ -39,11 +40,13 @@ class Attached:
 
 
 @asynccontextmanager
-async def attached(bench: Bench, *, is_leader: bool = True, start_timeout_s: float | None = None) -> AsyncIterator[Attached]:
+async def attached(
+    bench: Bench, *, is_leader: bool = True, start_timeout_s: float | None = None, serves_http: bool = True
+) -> AsyncIterator[Attached]:
     gateway = bench.gateway()
     gateway.run.cancel()  # the health check runs the connection
     await asyncio.wait([gateway.run])
-    made = Attached(bench, gateway, ServerState("s0", asyncio.Event(), ()))
+    made = Attached(bench, gateway, ServerState("s0", asyncio.Event(), ()), serves_http=serves_http)
     term = Term("fleet", 1) if is_leader else None
     health = NodeHealthCheck(gateway.node, connect=made.connect, servers=made.member, term=lambda: term, start_timeout_s=start_timeout_s)
     made.running = asyncio.get_running_loop().create_task(health.run())
@@ -62,6 +65,14 @@ async def test_it_is_up_once_the_node_has_said_everything_and_its_index_is_the_n
         await found.gateway.load("a")
         (line,) = await found.member.pick().control.index()
         assert line.name == "a"
+
+
+async def test_a_triton_whose_http_is_busy_is_waited_for_a_moment_only() -> None:
+    async with Bench().running() as bench, attached(bench, serves_http=False) as found:
+        await asyncio.sleep(1.0)
+        assert not found.member.is_up
+        await asyncio.sleep(2.0)
+        assert found.member.is_up
 
 
 async def test_a_refused_gateway_says_why_for_as_long_as_it_is(caplog: pytest.LogCaptureFixture) -> None:

@@ -211,7 +211,7 @@ def _targets(route: dict[str, Any]) -> str:
     budget_s = route["latency_budget_s"]
     over = "the caller's budget" if budget_s is None else f"{budget_s * 1000:g} ms"
     told += [f"{_named(each)} if over {over}" for each in route["faster"]]
-    mirror = route["mirror"]
+    mirror = route.get("mirror")  # an older gateway knows none
     told += [] if mirror is None else [f"copies of {mirror['weight'] / 100:g} % to {_named(mirror)}"]
     return ", ".join(told)
 

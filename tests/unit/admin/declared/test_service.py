@@ -8,7 +8,7 @@ import jsonschema_rs
 import pytest
 
 from control_plane.admin.declared.kinds import KINDS, document_of, json_schema, kind_named, without_defaults
-from control_plane.admin.declared.service import Declared, Outcome
+from control_plane.admin.declared.service import Declared, Outcome, _merged
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import InvalidRequest, ModelNotFound, ObjectNotFound
@@ -236,6 +236,10 @@ def test_what_is_wanted_of_a_model_is_what_the_fleet_is_told(spec: dict[str, Any
 
 def test_a_field_of_a_newer_gateway_is_shown_as_it_is() -> None:
     assert without_defaults(MODEL, {"min_replicas": 2, "is_newer": True, "is_unset": None}) == {"min_replicas": 2, "is_newer": True}
+
+
+def test_what_a_newer_gateway_has_applied_is_no_defect() -> None:
+    assert _merged(MODEL, {"min_replicas": 1}, {"is_newer": {"a": 1}}, {"min_replicas": 2})["min_replicas"] == 2
 
 
 @pytest.mark.parametrize("spec", [{}, {"min_replicas": 1, "everywhere": True}, {"everywhere": True, "is_suspended": True}])
