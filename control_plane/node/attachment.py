@@ -14,7 +14,7 @@ from control_plane.core.errors import StartupError, UpstreamUnavailable
 from control_plane.core.model import ModelVersion
 from control_plane.node.domain.fence import Term
 from control_plane.node.remote_node import RemoteNode
-from control_plane.triton.attachment import wait_for_http
+from control_plane.triton.http_opening import wait_for_http
 from control_plane.triton.index_elsewhere import UpstreamWithIndex
 from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Upstream

@@ -7,10 +7,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from control_plane.core.errors import StartupError
 from control_plane.core.held_memory import HeldMemory
+from control_plane.triton.http_opening import wait_for_http
 from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Upstream
 from control_plane.triton.server_state import ServerSlot
@@ -22,8 +22,6 @@ _LOST_AFTER_S = 10.0
 """Silence after which a Triton counts as lost, with all that it had loaded: what comes back later may be another
 process. A shorter one may be a pause, after which everything is as before.
 """
-_HTTP_OPENS_WITHIN_S = 2.0
-"""Time for HTTP to be opened after gRPC; where it is switched off, each start waits for as long."""
 
 
 class AttachedHealthCheck:
@@ -75,12 +73,3 @@ class AttachedHealthCheck:
             place = self._upstream.endpoints.address
             raise StartupError(f"no live Triton answered at --triton-url ({place}) within {timeout_s:g} s; is it running there?") from exc
         await wait_for_http(self._upstream)
-
-
-async def wait_for_http(upstream: Upstream) -> None:
-    """Wait until a live Triton answers over HTTP as well, at most as long as it may take to open it: its threads may be busy with
-    loads or large bodies."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_HTTP_OPENS_WITHIN_S):
-            while not await upstream.is_serving():
-                await asyncio.sleep(_POLL_S)

@@ -19,6 +19,7 @@ from control_plane.core.algorithms.backoff import RestartLimits, count_failures,
 from control_plane.core.algorithms.silence import SilenceLimits
 from control_plane.core.errors import ControlPlaneError, StartupError
 from control_plane.core.held_memory import HeldMemory
+from control_plane.triton.http_opening import wait_for_http
 from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Connect, TritonLauncher, TritonProcess, Upstream
 from control_plane.triton.server_state import ServerSlot
@@ -233,10 +234,11 @@ class Supervisor:
     async def _become_live(self, upstream: Upstream) -> None:
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                while not await upstream.is_serving():
+                while not await upstream.control.is_live():
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise _NotLive(f"Triton was not live within {self._start_timeout_s:g} s (TIDEGATE_START_TIMEOUT_S)") from None
+        await wait_for_http(upstream)
 
 
 async def _end(process: TritonProcess) -> _Ended:

@@ -12,6 +12,7 @@ import pytest
 from control_plane.core.errors import StartupError, UpstreamUnavailable
 from control_plane.node.attachment import NodeHealthCheck
 from control_plane.node.domain.fence import Term
+from control_plane.triton.http_opening import OPENS_WITHIN_S
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import ServerState
 from tests.fakes import FakeUpstream
@@ -71,7 +72,7 @@ async def test_a_triton_whose_http_is_busy_is_waited_for_a_moment_only() -> None
     async with Bench().running() as bench, attached(bench, serves_http=False) as found:
         await asyncio.sleep(1.0)
         assert not found.member.is_up
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(OPENS_WITHIN_S)
         assert found.member.is_up
 
 

@@ -81,10 +81,13 @@ class FakeProcess:
 class FakeUpstream:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self.liveness = self
+        self.control = self.liveness = self
+
+    async def is_live(self) -> bool:
+        return now_s() >= self._lab.started_s[-1] + self._lab.live_after_s
 
     async def is_serving(self) -> bool:
-        return now_s() >= self._lab.started_s[-1] + self._lab.live_after_s
+        return now_s() >= self._lab.started_s[-1] + self._lab.live_after_s + self._lab.http_opens_after_s
 
     async def ask(self, *, timeout_s: float) -> Liveness:
         if not self._lab.is_frozen:
@@ -107,6 +110,7 @@ class Lab:
         self.started_s: list[float] = []
         self.lives: list[FakeProcess] = []
         self.live_after_s = 1.0
+        self.http_opens_after_s = 0.0
         self.start_takes_s = 0.0
         self.close_takes_s = 0.0
         self.stop_takes_s = 0.0

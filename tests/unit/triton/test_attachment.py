@@ -9,6 +9,7 @@ import pytest
 
 from control_plane.core.errors import StartupError, UpstreamUnavailable
 from control_plane.triton.attachment import AttachedHealthCheck
+from control_plane.triton.http_opening import OPENS_WITHIN_S
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeUpstream
@@ -79,7 +80,7 @@ async def test_does_without_http_where_it_is_switched_off() -> None:
     bench = Bench()
     bench.upstream.serves_http = False
     async with bench.running():
-        await asyncio.sleep(3.0)
+        await asyncio.sleep(1 + OPENS_WITHIN_S)
         assert bench.servers.is_up
 
 

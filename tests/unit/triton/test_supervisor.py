@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from math import inf
 
 import pytest
 
 from control_plane.core.errors import StartupError, UpstreamUnavailable
+from control_plane.triton.http_opening import OPENS_WITHIN_S
 from control_plane.triton.ports import Upstream
 from tests.unit.triton.supervisor_lab import (
     LOST,
@@ -71,6 +73,17 @@ def test_it_is_not_up_before_it_is_live_and_restored() -> None:
         lab.live_after_s, lab.restore_takes_s = 3.0, 2.0
         await cancelled_after(lab, lambda: lab.until("up"))
         assert 5.0 <= now_s() < 5.2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("opens_after_s", "is_up_after_s"), [(0.4, 1.9), (inf, 1.5 + OPENS_WITHIN_S)], ids=["later", "never"])
+def test_http_that_opens_after_grpc_is_waited_for_for_a_while(opens_after_s: float, is_up_after_s: float) -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.http_opens_after_s = opens_after_s
+        await cancelled_after(lab, lambda: lab.until("up"))
+        assert is_up_after_s <= now_s() < is_up_after_s + 0.3
 
     run(scenario)
 

@@ -31,6 +31,11 @@ class AcceptsOnly:
         self.endpoints: Endpoints = TritonEndpoints(host="127.0.0.1", http_port=port, grpc_port=port, metrics_port=port)
         self.liveness = LivenessProbeClient(self.endpoints)
 
+        self.control = self
+
+    async def is_live(self) -> bool:
+        return True
+
     async def is_serving(self) -> bool:
         return True
 
