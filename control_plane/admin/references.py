@@ -37,13 +37,13 @@ class References:
         return [
             *(f"there is no model {name!r} now; `tidegate models list` shows those there are" for name in models),
             *(f"there is no tenant {name!r} now; `tidegate tenants list` shows those there are" for name in tenants),
-            *(await self._doubts(route) if route.mirror is not None else ()),
+            *(await self._mirror_warnings(route) if route.mirror is not None else ()),
         ]
 
-    async def _doubts(self, route: Route) -> list[str]:
+    async def _mirror_warnings(self, route: Route) -> list[str]:
         with suppress(ControlPlaneError, TimeoutError):
             async with asyncio.timeout(_TIMEOUT_S):
-                return await self._rollouts.doubts_of_mirror(route)
+                return await self._rollouts.mirror_warnings(route)
         return []
 
     async def _missing_models(self, route: Route) -> list[str]:

@@ -142,13 +142,15 @@ class Rollouts:
         finally:
             self._starting.pop(fresh.route, None)
 
-    async def doubts_of_mirror(self, route: Route) -> list[str]:
-        """Return why copies to a route's mirror would fail, or why none are made, a sentence each.
+    async def mirror_warnings(self, route: Route) -> list[str]:
+        """Return why copies to a route's mirror would fail, or why none are made, a sentence each. Loads no model.
 
-        Raises ModelNotFound: one of the models is not loaded; UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
+        Raises ModelNotFound: a single server has one of the models not loaded; UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
         """
         if (mirror := route.mirror) is None:
             return []
+        if self._copies is not None and (absent := [each for each in (route.model, mirror.model) if not self._copies.ready(each)]):
+            return [f"model {absent[0]!r} is not loaded now, so whether copies to the mirror would succeed is unknown"]
         try:
             contract = await self._contracts.require_kept((route.model, route.version), (mirror.model, mirror.version))
         except Conflict as exc:

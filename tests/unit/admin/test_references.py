@@ -37,12 +37,12 @@ class Models:
 
 
 class Mirrors:
-    """What is to be said of mirrors, which may take long or fail."""
+    """Stand-in for `Rollouts` with fixed warnings about mirrors; it may answer late, or fail."""
 
     def __init__(self, *said: str, after_s: float = 0.0, is_away: bool = False) -> None:
         self._said, self._after_s, self._is_away = said, after_s, is_away
 
-    async def doubts_of_mirror(self, route: Route) -> list[str]:
+    async def mirror_warnings(self, route: Route) -> list[str]:
         await asyncio.sleep(self._after_s)
         if self._is_away:
             raise UpstreamUnavailable("Triton is restarting")

@@ -11,7 +11,7 @@ from control_plane.core.errors import Conflict, InvalidRequest
 from control_plane.objects.domain.rollout import Agreement, Phase, Step
 from control_plane.objects.domain.route import CachePolicy, Mirror, Route
 from control_plane.rollout.domain.machine import promoted
-from tests.unit.rollout.rollout_bench import CONFIGS, SPEC, process, refreshing, world
+from tests.unit.rollout.rollout_bench import CONFIGS, SPEC, FakeCopies, process, refreshing, world
 
 pytestmark = pytest.mark.usefixtures("known_thresholds")
 
@@ -117,6 +117,14 @@ async def test_a_mirror_of_the_model_that_is_promoted_ends_and_another_one_stays
     ],
 )
 async def test_what_is_said_of_a_mirror(route: Route, said: list[str]) -> None:
-    doubts = await process(state=world()).rollouts.doubts_of_mirror(route)
+    doubts = await process(state=world()).rollouts.mirror_warnings(route)
     assert len(doubts) == bool(said)
     assert all(part in doubts[0] for part in said)
+
+
+@pytest.mark.parametrize("there", [{"v1": 1}, {"v2": 1}], ids=["no copy of the mirror", "no copy of the route's model"])
+async def test_what_is_said_of_a_mirror_in_a_fleet_loads_nothing(there: dict[str, int]) -> None:
+    one = process(state=world(), copies=FakeCopies(there))
+    (absent,) = {"v1", "v2"} - there.keys()
+    (said,) = await one.rollouts.mirror_warnings(replace(REPEATABLE, mirror=Mirror("other" if absent == "v1" else "v2")))
+    assert f"model {absent!r} is not loaded" in said, "reading its configuration would load it"
