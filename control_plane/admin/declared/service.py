@@ -156,8 +156,8 @@ class Declared:
 
 
 def _merged(kind: DeclaredKind, live: Mapping[str, Any], last: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge as `merged` does; an object that may be null, such as a route's mirror, goes as a whole with the files that declared it:
-    fields of others would be left that are no object."""
+    """Merge as `merged` does, but remove an object that may be null, such as a route's mirror, as a whole once files no longer declare
+    it: removing only the fields that they declared would leave an incomplete object."""
     fields = kind.spec.model_fields
     known = [name for name in last if name in fields]  # a newer gateway may have applied others
     gone = {name for name in known if name not in desired and isinstance(last[name], Mapping) and fields[name].default is None}

@@ -105,5 +105,6 @@ async def test_a_mirror_that_is_frozen_or_missing_neither_fails_nor_slows_a_call
         assert (shadow.counts.by_result[Copied.BUSY] >= 10) is is_frozen, "one copy at a time is sent to a single server"
         held.set()
         await settled(shadow)
+        assert shadow.counts.by_result[Copied.UNCOUNTED] >= 1, "a copy was sent"
         assert set(shadow.counts.by_result) <= {Copied.UNCOUNTED, Copied.BUSY}
         assert running.inference.observations.take() == ()

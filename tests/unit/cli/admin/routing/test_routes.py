@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from control_plane.cli.admin.routing.routes import _targets
 from tests.unit.cli.command import Tidegate
 
 
@@ -46,6 +47,9 @@ class TestRoutes:
         made = tidegate("routes", "set", "r", "--mirror", "none", "--mirror-percent", 3, *where)
         assert made.table[1:] == [["r", "m", "everybody", "model"]]
         tidegate("routes", "delete", "r", *where)
+
+    def test_a_route_of_an_older_gateway_which_knows_no_mirrors(self) -> None:
+        assert _targets({"targets": [], "sticky": "", "latency_budget_s": None, "faster": []}) == ""
 
     @pytest.mark.parametrize("options", [("--mirror", "m"), ("--mirror-percent", 5), ("--mirror", "n", "--mirror-percent", 101)])
     def test_what_is_no_mirror(self, tidegate: Tidegate, where: tuple[str, str], options: tuple[object, ...]) -> None:
