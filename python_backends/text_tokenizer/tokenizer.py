@@ -5,17 +5,19 @@ The encoder batches requests of any lengths, so padding to a common length here 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from python_backends.runtime.errors import ConfigError, RequestError
 from python_backends.runtime.execution import Answer, Array, Tensors
 from python_backends.runtime.model_config import ModelConfig
 from python_backends.runtime.text import decode_utf8
+from python_backends.text_tokenizer.known_words import KnownWords, looks_at_words
 
 DEFAULT_FILENAME = "tokenizer.json"
 
@@ -32,11 +34,14 @@ CHARS_PER_TOKEN = 64
 
 @dataclass(frozen=True, slots=True)
 class TextTokenizer:
-    """Hugging Face tokenizer that truncates; this class pads, with `pad_id`, to a multiple of
+    """Hugging Face tokenizer, of which `encode` truncates; this class pads, with `pad_id`, to a multiple of
     `pad_to_multiple_of` tokens.
     """
 
-    tokenizer: Tokenizer
+    encode: Callable[[Iterable[str]], Sequence[Array]]
+    """Returns the token ids INT64 [length] of each text."""
+    vocabulary: int
+    """Tokens that there are; ids are below it."""
     pad_id: int
     pad_to_multiple_of: int
     max_tokens: int
@@ -49,30 +54,29 @@ class TextTokenizer:
         A request gets a RequestError if one of its texts is not UTF-8, or if it has none.
         """
         texts = [_decode(request, self.max_tokens * CHARS_PER_TOKEN) for request in requests]
-        encodings = iter(self.tokenizer.encode_batch_fast([text for request in texts if isinstance(request, list) for text in request]))
-        return [self._pad([next(encodings) for _ in request]) if isinstance(request, list) else request for request in texts]
+        encoded = iter(self.encode([text for request in texts if isinstance(request, list) for text in request]))
+        return [self._pad([next(encoded) for _ in request]) if isinstance(request, list) else request for request in texts]
 
     def check_tokens(self, inputs: Tensors) -> Tensors:
         """Return the inputs if INPUT_IDS [batch, length] are valid token ids within the length limit. Raises
         RequestError.
         """
-        ids, vocabulary = inputs["INPUT_IDS"], self.tokenizer.get_vocab_size()
+        ids = inputs["INPUT_IDS"]
         if ids.shape[1] > self.max_tokens:
             raise RequestError(f"INPUT_IDS has {ids.shape[1]} tokens a row; the model takes at most {self.max_tokens}")
         lowest, highest = ids.min(initial=0), ids.max(initial=0)
-        if lowest < 0 or highest >= vocabulary:
+        if lowest < 0 or highest >= self.vocabulary:
             wrong = lowest if lowest < 0 else highest
-            raise RequestError(f"INPUT_IDS must be token ids from 0 to {vocabulary - 1}; this request has {wrong}")
+            raise RequestError(f"INPUT_IDS must be token ids from 0 to {self.vocabulary - 1}; this request has {wrong}")
         return inputs
 
-    def _pad(self, encodings: Sequence[Encoding]) -> Tensors:
-        longest = max(len(encoding) for encoding in encodings)
-        shape = (len(encodings), -(-longest // self.pad_to_multiple_of) * self.pad_to_multiple_of)
+    def _pad(self, rows: Sequence[Array]) -> Tensors:
+        shape = (len(rows), -(-max(map(len, rows)) // self.pad_to_multiple_of) * self.pad_to_multiple_of)
         input_ids = np.full(shape, self.pad_id, dtype=np.int64)
         attention_mask = np.zeros(shape, dtype=np.int64)
-        for row, encoding in enumerate(encodings):
-            input_ids[row, : len(encoding)] = encoding.ids
-            attention_mask[row, : len(encoding)] = 1
+        for row, ids in enumerate(rows):
+            input_ids[row, : len(ids)] = ids
+            attention_mask[row, : len(ids)] = 1
         return {"INPUT_IDS": input_ids, "ATTENTION_MASK": attention_mask}
 
 
@@ -95,7 +99,12 @@ def load_tokenizer(version_directory: Path, config: ModelConfig) -> TextTokenize
     pad_id = tokenizer.padding["pad_id"] if tokenizer.padding else 0
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
-    return TextTokenizer(tokenizer, pad_id, pad_to_multiple_of, max_tokens)
+    encode = KnownWords(tokenizer, max_tokens).encode if looks_at_words(tokenizer) else partial(_encode, tokenizer)
+    return TextTokenizer(encode, tokenizer.get_vocab_size(), pad_id, pad_to_multiple_of, max_tokens)
+
+
+def _encode(tokenizer: Tokenizer, texts: Iterable[str]) -> list[Array]:
+    return [np.array(encoding.ids, np.int64) for encoding in tokenizer.encode_batch_fast([*texts])]
 
 
 def _at_least(config: ModelConfig, key: str, *, default: int, minimum: int) -> int:

@@ -1,0 +1,78 @@
+"""Token ids of words that were seen before, for tokenizers that look at each word by itself.
+
+BERT's does: it joins nothing that a blank parts. So the ids of a text are those of its words, one after the other, and
+nearly all words have come before. The tokenizer is asked for those that are new, so the answers are its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from python_backends.runtime.execution import Array
+
+MOST_WORDS = 65_536
+"""Words that are kept, some 15 MB; when there are more, all are forgotten. Those that a language uses every day fit."""
+LONGEST_WORD = 40
+"""Characters of a word that is kept. What is longer is seldom met again."""
+
+_BLANK = " "
+_ID = np.dtype(np.int64)
+
+
+class KnownWords:
+    """Encodes texts as a `tokenizer` does which truncates to `max_tokens`. Several threads may use it at once."""
+
+    def __init__(self, tokenizer: Tokenizer, max_tokens: int) -> None:
+        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        self._tokenizer.no_truncation()
+        self._before, self._after = _special_tokens(self._tokenizer)
+        self._most_bytes = max_tokens * _ID.itemsize - len(self._before + self._after)
+        self._ids: dict[str, bytes] = {}
+
+    def encode(self, texts: Iterable[str]) -> list[Array]:
+        """Return the token ids INT64 [length] of each text, special tokens included, as arrays that cannot be written to."""
+        ids = self._look_up([text.split(_BLANK) for text in texts])
+        return [np.frombuffer(self._before + b"".join(each)[: self._most_bytes] + self._after, _ID) for each in ids]
+
+    def _look_up(self, texts: Sequence[Sequence[str]]) -> list[list[bytes]]:
+        """Return the ids of the words of each text."""
+        try:
+            return [[*map(self._ids.__getitem__, words)] for words in texts]
+        except KeyError:  # seldom: some are new
+            words = {*chain(*texts)}
+        known = {word: ids for word in words if (ids := self._ids.get(word)) is not None}
+        known |= self._learn([*words - known.keys()])
+        return [[*map(known.__getitem__, words)] for words in texts]
+
+    def _learn(self, words: Sequence[str]) -> dict[str, bytes]:
+        """Return the ids of these words by the tokenizer, and keep them."""
+        encodings = self._tokenizer.encode_batch_fast(words, add_special_tokens=False)
+        learnt = {word: _packed(encoding.ids) for word, encoding in zip(words, encodings, strict=True)}
+        if len(self._ids) + len(learnt) > MOST_WORDS:
+            self._ids.clear()
+        self._ids.update((word, ids) for word, ids in learnt.items() if len(word) <= LONGEST_WORD)
+        return learnt
+
+
+def looks_at_words(tokenizer: Tokenizer) -> bool:
+    """Whether the tokenizer is BERT's: of the parts that never look beyond a blank, and without a token of its own that has one."""
+    made_of = json.loads(tokenizer.to_str())
+    parts = [(made_of[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
+    added = [token["content"] for token in made_of["added_tokens"]]
+    return parts == ["BertNormalizer", "BertPreTokenizer", "WordPiece"] and not any(_BLANK in content for content in added)
+
+
+def _special_tokens(tokenizer: Tokenizer) -> tuple[bytes, bytes]:
+    """The ids that are put before a text, and behind it."""
+    encoding = tokenizer.encode("a")
+    own = encoding.special_tokens_mask.index(0), len(encoding) - encoding.special_tokens_mask[::-1].index(0)
+    return _packed(encoding.ids[: own[0]]), _packed(encoding.ids[own[1] :])
+
+
+def _packed(ids: Sequence[int]) -> bytes:
+    return np.array(ids, _ID).tobytes()
