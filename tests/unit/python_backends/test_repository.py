@@ -86,8 +86,8 @@ def test_our_encoder_chooses_its_variant_and_bounds_what_waits(profile: str) -> 
 
     assert config.parameters["variant"] == "auto"
     assert config.integer("max_waiting", 0) >= config.max_batch_size
-    # With one lane a sentence would wait for a page.
-    assert config.integer("lanes", 0) >= 2
+    # With one lane a sentence would wait for a page, as on a GPU, where batches take turns, it does with any.
+    assert config.integer("lanes", 0) == 1 if "gpu" in profile else config.integer("lanes", 0) >= 2
     # Without it the batcher closes the batch at each change of length, and nothing is left to plan.
     assert all(tensor.allow_ragged_batch for tensor in tokens_of(config).inputs)
 
