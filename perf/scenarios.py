@@ -37,6 +37,7 @@ from perf.simulate import report as simulate_report
 from perf.smoke import report as smoke_report
 from perf.soak import report as soak_report
 from perf.streaming import report as streaming_report
+from perf.streaming_gpu import report as streaming_gpu_report
 from perf.tenants import report as tenants_report
 from perf.waiting import report as waiting_report
 
@@ -91,6 +92,7 @@ SCENARIOS = {
         Scenario("embedding texts on a GPU", gpu_report.Report, needs_gpu=True),
         Scenario("generated text: answers that share steps, beside one after the other", generation_report.Report),
         Scenario("a model with a part of its weights in memory", streaming_report.Report),
+        Scenario("a language model with a part of its weights on its GPU", streaming_gpu_report.Report, needs_gpu=True),
         Scenario("documents of many pages beside a plain server, part by part", long_documents_report.Report),
         Scenario("length-aware batching beside other ways of batching", batching_report.Report),
         Scenario("what an answer from the cache costs", cache_hits_report.Report),

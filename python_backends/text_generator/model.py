@@ -45,8 +45,8 @@ class TritonPythonModel:
         config, kind = parse_model_config(document), args["model_instance_kind"]
         if config.max_batch_size or not document.get("model_transaction_policy", {}).get("decoupled"):
             raise ConfigError(f"model '{config.name}': it needs max_batch_size 0 and model_transaction_policy {{ decoupled: true }}")
-        if weight_memory_bytes(config) is not None:
-            raise ConfigError(f"model '{config.name}': parameter '{PARAMETER}' streams weights of ONNX models only")
+        if weight_memory_bytes(config) is not None and kind != "GPU":
+            raise ConfigError(f"model '{config.name}': parameter '{PARAMETER}' is for a GPU: on a CPU all weights stay in memory")
         folder, variant, reason = _weights(args, config, kind)
         # Only now: without a variant the reason above is worth more than that a library is missing.
         spin_briefly()

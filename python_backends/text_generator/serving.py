@@ -15,6 +15,7 @@ from python_backends.runtime.engines.cpu import thread_count, usable_cpu_count
 from python_backends.runtime.errors import BackendError, ConfigError
 from python_backends.runtime.execution import Tensors
 from python_backends.runtime.model_config import ModelConfig
+from python_backends.runtime.streaming.budget import weight_memory_bytes
 from python_backends.text_generator.counts import Counts
 from python_backends.text_generator.generation import Generator
 from python_backends.text_generator.outbox import Outbox, Sender
@@ -43,6 +44,7 @@ class Serving:
             kind=kind,
             device_id=device_id,
             threads=thread_count(config, usable_cpu_count()),
+            weight_memory_bytes=weight_memory_bytes(config),
         )
         limits = Limits(
             max_sequences=_at_least_one(config, "max_sequences", 16),

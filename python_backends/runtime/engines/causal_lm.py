@@ -32,6 +32,7 @@ from python_backends.runtime.execution import Array, Tensors
 from python_backends.runtime.machine import computes_bfloat16
 from python_backends.runtime.model_config import ModelConfig
 from python_backends.runtime.signature import Signature, TensorSignature
+from python_backends.runtime.streaming.streamed_layers import CudaDevice, stream_layers
 
 ATTENTION = "tidegate_ragged"
 
@@ -154,11 +155,20 @@ class CausalLM:
         return logits
 
 
-def load_causal_lm(folder: Path, *, weights: str = AS_STORED, kind: str, device_id: int, threads: int | None = None) -> CausalLM:
+def load_causal_lm(
+    folder: Path,
+    *,
+    weights: str = AS_STORED,
+    kind: str,
+    device_id: int,
+    threads: int | None = None,
+    weight_memory_bytes: int | None = None,
+) -> CausalLM:
     """Load a model from a folder with config.json and safetensors; no code of the folder is run, nothing is downloaded.
 
     `weights` is one of `PRECISIONS`. On a CPU "fp16" is of linear layers' weights only, all else is FP32. Without a word
-    the model is computed as it is stored on a GPU, and in FP32 on a CPU, unless that multiplies bfloat16 itself.
+    the model is computed as it is stored on a GPU, and in FP32 on a CPU, unless that multiplies bfloat16 itself. On a GPU
+    `weight_memory_bytes` bounds the weights that are there at a time.
 
     Raises:
         ConfigError: The folder is no model that can be served here; the text says why.
@@ -194,6 +204,8 @@ def load_causal_lm(folder: Path, *, weights: str = AS_STORED, kind: str, device_
             ctypes.CDLL(None).malloc_trim(0)  # it keeps the FP32 weights' pages otherwise, twice what is left
     elif device.type == "cpu" and model.dtype == torch.float32:
         divide_outputs(model)
+    elif device.type == "cuda" and weight_memory_bytes is not None:
+        stream_layers(model, decoder_layers(model), weight_memory_bytes, CudaDevice(device))
     return CausalLM(model.to(device), device)
 
 
@@ -222,6 +234,15 @@ def _dtype(asked: str, document: dict[str, Any], device: torch.device) -> torch.
     if asked == "fp16" and device.type == "cpu":
         return torch.float32  # in which its linear layers compute; only their weights have half of it
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(asked, torch.float32)
+
+
+def decoder_layers(model: Any) -> Sequence[torch.nn.Module]:
+    """Return a model's layers in the order in which they compute. Raises ConfigError: it has no list of them."""
+    count = model.config.num_hidden_layers
+    for module in model.modules():
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count:
+            return [*module]
+    raise ConfigError(f"weights cannot be streamed: {type(model).__name__} has no list of its {count} layers")
 
 
 class CausalLMRuntime:

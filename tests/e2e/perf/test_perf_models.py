@@ -39,6 +39,11 @@ def answers_are_the_whole_models(report: Report) -> None:
     assert report.figures()["resident_part"] < 1
 
 
+def answers_are_those_of_the_model_with_all_its_weights(report: Report) -> None:
+    assert report.figures()["differing"] == 0
+    assert report.figures()["held_part"] < 0.17
+
+
 def every_job_is_done(report: Report) -> None:
     assert report.figures()["errors"] == 0
     assert JobsCase(BESIDE) in report.runs
@@ -67,6 +72,10 @@ RUNS = [
     ),
     run("generation", *ONE_ROUND, "--callers", "1", "8", "--tokens", "2"),
     run("streaming", *ONE_ROUND, "--requests", "2", check=answers_are_the_whole_models),
+    pytest.param(
+        "streaming-gpu", (*ONE_ROUND, "--tokens", "2", "--percents", "16", "--ways", "weight_memory_mb"),
+        answers_are_those_of_the_model_with_all_its_weights, id="streaming-gpu", marks=pytest.mark.gpu,
+    ),
     run("repeats", *ONE_ROUND, "--requests", "100", "--caches", NO_CACHE, SHIPPED, check=only_a_cache_has_hits),
     run("cache-faults", *ONE_ROUND, "--requests", "50", "--levels", "none", "held still"),
     run(

@@ -12,8 +12,16 @@ from tests.unit.python_backends.configs import config_json, parameters
 from tests.unit.python_backends.fake_triton import initialize_args, stub
 
 
-def test_weights_that_cannot_be_streamed_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "mib", "why"),
+    [
+        pytest.param("CPU", "16", "is for a GPU: on a CPU all weights stay in memory", id="on a CPU"),
+        pytest.param("GPU", "0", "must be MiB in 1..", id="no memory"),
+    ],
+)
+def test_weights_that_cannot_be_streamed_are_refused(tmp_path: Path, kind: str, mib: str, why: str) -> None:
     folder = tmp_path / "m" / "1"
-    config = config_json(parameters=parameters(weight_memory_mb="16"), model_transaction_policy={"decoupled": True})
-    with stub("text_generator", folder) as backend, pytest.raises(ConfigError, match="streams weights of ONNX models only"):
-        backend().initialize(initialize_args(folder, json.dumps(config)))
+    config = config_json(parameters=parameters(weight_memory_mb=mib), model_transaction_policy={"decoupled": True})
+    arguments = initialize_args(folder, json.dumps(config), kind=kind)
+    with stub("text_generator", folder) as backend, pytest.raises(ConfigError, match=why):
+        backend().initialize(arguments)
