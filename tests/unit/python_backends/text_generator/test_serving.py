@@ -10,18 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from python_backends.text_generator.generated_sequence import Written
 from python_backends.text_generator.serving import Serving
 from tests.unit.python_backends.configs import config, parameters
+from tests.unit.python_backends.text_generator.tiny_language_model import WORDS, save_language_model
 
-WORDS = [f"w{number}" for number in range(200)]
-SHAPE = transformers.LlamaConfig(
-    vocab_size=len(WORDS), hidden_size=512, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=8, intermediate_size=2048,
-    max_position_embeddings=128, bos_token_id=0, eos_token_id=1,
-)  # fmt: skip
 MIB = 1 << 20
 WHOLE_MIB, LEAST_MIB = 96, 33
 """Layers have 16 MiB each."""
@@ -51,13 +45,7 @@ class Answer:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(3)
-    transformers.AutoModelForCausalLM.from_config(SHAPE).save_pretrained(folder)
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token=WORDS[0]))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return folder
+    return save_language_model(tmp_path_factory.mktemp("model"), hidden_size=512, layers=6)
 
 
 def answers(folder: Path, kind: str, **more: str) -> list[str]:
