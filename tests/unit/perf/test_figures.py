@@ -179,6 +179,7 @@ REPORTS = {
                 ],
             ),
             ((streaming_gpu_report.ACCELERATE, 16, 1), [{"written_per_s": 2, "differing": 5}]),
+            ((streaming_gpu_report.OURS, 25, 16), [{"differing": 9}]),
         ),
         {"differing": 3, "held_part": 0.15, "bus_part": 0.375, "one_peer_times": 5, "one_whole_part": 0.1},
     ),
