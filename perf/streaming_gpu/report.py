@@ -38,7 +38,8 @@ class Run:
     held_mib: float
     """Of weights on the GPU."""
     differing: float
-    """Tokens of the answers that are not those of the model with all of its weights on the GPU."""
+    """Tokens of the answers that are not those that the model with all of its weights on the GPU wrote first; its own later answers to
+    many sequences have some, too."""
 
 
 class Report(report.Report):
@@ -52,9 +53,9 @@ class Report(report.Report):
 
     def figures(self) -> dict[str, float]:
         one, many = (Case(OURS, LEAST, sequences) for sequences in SEQUENCES)
-        ours = [run for case, runs in self.runs.items() if case.way == OURS for run in runs]
+        alone = [run for case, runs in self.runs.items() if case.way == OURS and case.sequences == one.sequences for run in runs]
         found = {
-            "differing": max((run.differing for run in ours), default=math.nan),
+            "differing": max((run.differing for run in alone), default=math.nan),
             "held_part": self.over_rounds(one, replace(one, percent=WHOLE), lambda part, whole: part.held_mib / whole.held_mib),
             "bus_part": self.over_rounds(one, one, lambda run, _: run.copied_mib * 2**20 / run.step_ms * 1e3 / self.bus_bytes_per_s),
         }
@@ -67,7 +68,7 @@ class Report(report.Report):
         one, many = SEQUENCES
         least = f"with {LEAST} % of the weights on the GPU"
         return [
-            Target("differing", "tokens that differ from those of the whole model", 0, at_least=False),
+            Target("differing", f"tokens of {one} sequence that differ from those of the whole model", 0, at_least=False),
             Target("held_part", f"weights on the GPU {least}, as a part of the whole model's", LEAST / 100, at_least=False),
             Target("bus_part", f"bytes copied a second {least}, as a part of what the bus copies alone", 0.9, at_least=True),
             Target("one_peer_times", f"tokens/s of {one} sequence {least}, times those of transformers' device_map", 2.0, at_least=True),
@@ -79,7 +80,8 @@ class Report(report.Report):
         told = (
             f"{more['gpu']}, to which the bus copies {self.bus_bytes_per_s / 1e9:.0f} GB/s. A Llama of {self.options['layers']} layers, "
             f"{more['weight_bytes'] / 1e9:.1f} GB of BF16; prompts have {self.options['prompt']} tokens each. "
-            f"`{ACCELERATE}` is transformers' `device_map`, with as many layers on the GPU as ours and its two buffers together."
+            f"`{ACCELERATE}` is transformers' `device_map`, with as many layers on the GPU as ours and its two buffers together. "
+            "MiB a step are copied; tokens differ from the first answers of the model with all of its weights there."
         )
         head = (
             "sequences",
@@ -89,7 +91,8 @@ class Report(report.Report):
             "read tokens/s",
             "written tokens/s",
             "step ms",
-            "MiB copied a step",
+            "MiB a step",
+            "differ",
         )
         rows = sorted(self.runs, key=lambda case: (case.sequences, -case.percent, case.way != OURS))
         return f"{told}\n\n" + table(head, map(self._row, rows))
@@ -97,7 +100,7 @@ class Report(report.Report):
     def _row(self, case: Case) -> tuple[str, ...]:
         run = self.median(case)
         figures = map(figure, (run.held_mib, run.read_per_s, run.written_per_s, run.step_ms, run.copied_mib))
-        return str(case.sequences), str(case.percent), case.way if case.percent < WHOLE else "", *figures
+        return str(case.sequences), str(case.percent), case.way if case.percent < WHOLE else "", *figures, f"{run.differing:g}"
 
 
 def _written(ours: Run, theirs: Run) -> float:

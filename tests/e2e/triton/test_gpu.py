@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -141,3 +142,46 @@ def test_the_shipped_encoder_answers_from_the_gpu_as_from_the_cpu(start: Start, 
         assert cosines.min() > 0.98, cosines
     wait_for(lambda: held_by_models(on_gpu) > 0, what="memory on the GPU", timeout_s=LONG_S)
     assert held_by_models(on_cpu) == 0
+
+
+MIB = 2**20
+WHOLE_MIB, PART_MIB = 770, 140
+"""Of weights: twelve layers of 64 MiB, and the least that works."""
+_LANGUAGE_MODEL = """
+backend: "text_generator"
+instance_group [ { kind: KIND_GPU count: 1 } ]
+parameters { key: "folder" value: { string_value: "%s" } }
+"""
+_PART = f'parameters {{ key: "weight_memory_mb" value: {{ string_value: "{PART_MIB}" }} }}\n'
+
+
+def written(running: Tidegate, model: str, words: Sequence[str]) -> str:
+    sampling = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
+    body = {"text_input": " ".join(words), "sampling_parameters": json.dumps(sampling), "exclude_input_in_output": True}
+    request = urllib.request.Request(f"{running.endpoints['http']}/v2/models/{model}/generate", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=LOADING_S) as answer:
+        text: str = json.load(answer)["text_output"]
+    return text
+
+
+def held_by(running: Tidegate, model: str) -> int:
+    lines = proc_files(running.below(), "cmdline")
+    return GpuMemory().read({pid for pid, line in lines.items() if "python_backend_stub" in line and f"/{model}/" in line})
+
+
+@pytest.mark.timeout(2 * LOADING_S)
+def test_a_language_model_with_a_part_of_its_weights_on_the_gpu_writes_the_same(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "LONG_S", LOADING_S)
+    tiny = pytest.importorskip("tests.unit.python_backends.text_generator.tiny_language_model")  # needs PyTorch and transformers
+    config = _LANGUAGE_MODEL % tiny.save_language_model(tmp_path / "weights", hidden_size=1024, layers=12)
+    for name, more in (("whole", ""), ("part", _PART)):
+        (tmp_path / "models" / name / "1").mkdir(parents=True)
+        (tmp_path / "models" / name / "config.pbtxt").write_text(config + more)
+    running = start(tmp_path / "state", "--model-repository", str(tmp_path / "models"), "--load", "whole", "--load", "part")
+
+    for count in (1, 30, 100):
+        asked = tiny.WORDS[2 : 2 + count]
+        assert written(running, "part", asked) == written(running, "whole", asked)
+    assert held_by(running, "whole") - held_by(running, "part") > (WHOLE_MIB - PART_MIB) * MIB * 0.9

@@ -22,6 +22,7 @@ from perf.prefetch import report as prefetch_report
 from perf.repeats import report as repeats_report
 from perf.simulate import report as simulate_report
 from perf.soak import report as soak_report
+from perf.streaming_gpu import report as streaming_gpu_report
 from perf.waiting import report as waiting_report
 
 
@@ -30,7 +31,7 @@ def of(report: type[Report], *cases: tuple[tuple[Any, ...], list[dict[str, float
     runs = {
         report.case(*case): [report.run(**{each.name: 1 for each in fields(report.run)} | run) for run in rounds] for case, rounds in cases
     }
-    more = {"stages_ms": {}, "distinct": 40, "budget_bytes": 200}
+    more = {"stages_ms": {}, "distinct": 40, "budget_bytes": 200, "bus_bytes_per_s": 2**30}
     return report(Result(runs, more=more, options=options))
 
 
@@ -165,6 +166,22 @@ REPORTS = {
             ((generation_report.SHARED, 1, generation_report.LONG_TOKENS), [{"pause_ms": 200, "read_ms": 1500}]),
         ),
         {"speedup_at_8": 3, "first_at_8": 1, "of_plain_at_1": 1.1, "pause_of_prompt": 0.2},
+    ),
+    "streaming-gpu": (
+        of(
+            streaming_gpu_report.Report,
+            ((streaming_gpu_report.OURS, 100, 1), [{"written_per_s": 100, "held_mib": 200, "differing": 0}]),
+            (
+                (streaming_gpu_report.OURS, 16, 1),
+                [
+                    {"written_per_s": 10, "held_mib": 30, "copied_mib": 512, "step_ms": 1000, "differing": 0},
+                    {"copied_mib": 512, "step_ms": 2000, "differing": 3},
+                ],
+            ),
+            ((streaming_gpu_report.ACCELERATE, 16, 1), [{"written_per_s": 2, "differing": 5}]),
+            ((streaming_gpu_report.OURS, 25, 16), [{"differing": 9}]),
+        ),
+        {"differing": 3, "held_part": 0.15, "bus_part": 0.375, "one_peer_times": 5, "one_whole_part": 0.1},
     ),
     "repeats": (
         of(
