@@ -135,11 +135,11 @@ def test_the_shipped_encoder_answers_from_the_gpu_as_from_the_cpu(start: Start, 
     variants = {model["name"]: model["variant"] for model in json.loads(listed.stdout)}
     assert variants["text_encoder"] in ("compiled", "tensorrt"), listed.stdout
     monkeypatch.setenv("TIDEGATE_MODEL_CONFIG_NAME", "none-of-these")  # so their plain config.pbtxt
-    on_cpu = start(tmp_path / "cpu", "--load", "text_embedding")
+    on_cpu = start(tmp_path / "cpu", "--load", "text_embedding", "--model-parameter", "text_encoder:variant=fp32")
 
     for texts in ([TEXTS[0]], TEXTS, TEXTS * 16):
         cosines = np.einsum("ij,ij->i", embeddings(on_gpu, texts), embeddings(on_cpu, texts))
-        assert cosines.min() > 0.98, cosines
+        assert cosines.min() > 0.995, cosines
     wait_for(lambda: held_by_models(on_gpu) > 0, what="memory on the GPU", timeout_s=LONG_S)
     assert held_by_models(on_cpu) == 0
 
