@@ -1,13 +1,15 @@
 """Token ids of words that were seen before, for tokenizers that look at each word by itself.
 
-BERT's does: it joins nothing that a blank parts. So the ids of a text are those of its words, one after the other, and
-nearly all words have come before. The tokenizer is asked for those that are new, so the answers are its own.
+BERT's does: it joins nothing that a blank parts, and parts what punctuation does. So the ids of a text are those of its
+words, one after the other, and nearly all words have come before, if not with the same comma. The tokenizer is asked for
+those that are new, so the answers are its own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 
 import numpy as np
@@ -21,7 +23,12 @@ LONGEST_WORD = 40
 """Characters of a word that is kept. What is longer is seldom met again."""
 
 _BLANK = " "
+_BLANKS = str.maketrans("\t\n\r", 3 * _BLANK)
+_PARTS = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9]")
+"""A word's parts between ASCII punctuation, and each of that."""
 _ID = np.dtype(np.int64)
+
+Learn = Callable[[Sequence[str]], dict[str, bytes]]
 
 
 class KnownWords:
@@ -32,39 +39,56 @@ class KnownWords:
         self._tokenizer.no_truncation()
         self._before, self._after = _special_tokens(self._tokenizer)
         self._most_bytes = max_tokens * _ID.itemsize - len(self._before + self._after)
+        self._marks = {letter for token in _added_tokens(tokenizer) for letter in token if not letter.isalnum()}
         self._ids: dict[str, bytes] = {}
 
     def encode(self, texts: Iterable[str]) -> list[Array]:
         """Return the token ids INT64 [length] of each text, special tokens included, as arrays that cannot be written to."""
-        ids = self._look_up([text.split(_BLANK) for text in texts])
+        ids = self._look_up([text.translate(_BLANKS).split(_BLANK) for text in texts])
         return [np.frombuffer(self._before + b"".join(each)[: self._most_bytes] + self._after, _ID) for each in ids]
 
     def _look_up(self, texts: Sequence[Sequence[str]]) -> list[list[bytes]]:
         """Return the ids of the words of each text."""
         try:
             return [[*map(self._ids.__getitem__, words)] for words in texts]
-        except KeyError:  # seldom: some are new
-            words = {*chain(*texts)}
-        known = {word: ids for word in words if (ids := self._ids.get(word)) is not None}
-        known |= self._learn([*words - known.keys()])
+        except KeyError:  # some are new
+            known = self._known({*chain(*texts)}, self._by_parts)
         return [[*map(known.__getitem__, words)] for words in texts]
 
-    def _learn(self, words: Sequence[str]) -> dict[str, bytes]:
-        """Return the ids of these words by the tokenizer, and keep them."""
-        encodings = self._tokenizer.encode_batch_fast(words, add_special_tokens=False)
-        learnt = {word: _packed(encoding.ids) for word, encoding in zip(words, encodings, strict=True)}
+    def _known(self, words: Collection[str], learn: Learn) -> dict[str, bytes]:
+        """Return the ids of all these words; those that are new are learnt, and kept."""
+        known = {word: ids for word in words if (ids := self._ids.get(word)) is not None}
+        new = [word for word in words if word not in known]
+        learnt = learn(new) if new else {}
         if len(self._ids) + len(learnt) > MOST_WORDS:
             self._ids.clear()
         self._ids.update((word, ids) for word, ids in learnt.items() if len(word) <= LONGEST_WORD)
-        return learnt
+        return known | learnt
+
+    def _by_parts(self, words: Sequence[str]) -> dict[str, bytes]:
+        parts = {word: _PARTS.findall(word) if self._is_plain(word) else [word] for word in words}
+        known = self._known({*chain(*parts.values())}, self._by_tokenizer)
+        return {word: b"".join(map(known.__getitem__, parts[word])) for word in words}
+
+    def _by_tokenizer(self, words: Sequence[str]) -> dict[str, bytes]:
+        encodings = self._tokenizer.encode_batch_fast(words, add_special_tokens=False)
+        return {word: _packed(encoding.ids) for word, encoding in zip(words, encodings, strict=True)}
+
+    def _is_plain(self, word: str) -> bool:
+        """Whether it is ASCII that can be seen, without the brackets of tokens such as `[MASK]`, which are found before parts are."""
+        return word.isascii() and word.isprintable() and self._marks.isdisjoint(word)
 
 
 def looks_at_words(tokenizer: Tokenizer) -> bool:
     """Whether the tokenizer is BERT's: of the parts that never look beyond a blank, and without a token of its own that has one."""
     made_of = json.loads(tokenizer.to_str())
     parts = [(made_of[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
-    added = [token["content"] for token in made_of["added_tokens"]]
-    return parts == ["BertNormalizer", "BertPreTokenizer", "WordPiece"] and not any(_BLANK in content for content in added)
+    has_blanks = any(letter.isspace() for token in _added_tokens(tokenizer) for letter in token)
+    return parts == ["BertNormalizer", "BertPreTokenizer", "WordPiece"] and not has_blanks
+
+
+def _added_tokens(tokenizer: Tokenizer) -> list[str]:
+    return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
 
 
 def _special_tokens(tokenizer: Tokenizer) -> tuple[bytes, bytes]:

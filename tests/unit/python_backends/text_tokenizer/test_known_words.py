@@ -26,7 +26,28 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = [*string.ascii_lowercase, "中", "ß", ",", ".", "["]
 VOCABULARY = {token: index for index, token in enumerate([*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS)])}
 # What BERT's tokenizer removes, takes apart or parts, other blanks, and tokens of its own.
-PIECES = ["cat", "Cats", "é", "\u0301", "中", "ß", ",", "🐈", "\t", "\n", "\u00a0", "\u2028", "\x1c", "\0", "\ufeff", "[MASK]", "[SEP]"]
+PIECES = [
+    "(cat),",
+    "s.a_b",
+    "cat",
+    "Cats",
+    "é",
+    "\u0301",
+    "中",
+    "ß",
+    ",",
+    "🐈",
+    "\t",
+    "\n",
+    "\u00a0",
+    "\u2028",
+    "\x1c",
+    "\0",
+    "\ufeff",
+    "\x0b",
+    "[MASK]",
+    "[SEP]",
+]
 TEXT = st.text() | st.lists(st.sampled_from(PIECES) | st.just(" "), max_size=30).map("".join)
 
 
@@ -52,7 +73,21 @@ def by_itself(texts: list[str]) -> list[list[int]]:
 
 
 @given(texts=st.lists(TEXT, max_size=4))
-@example(texts=["", " ", "cat  sat ", "\u0301 cat", "the\x1ccat", "a [MASK] b[SEP]c", "cats" * 60, "cats " * 60])
+@example(
+    texts=[
+        "",
+        " ",
+        "cat  sat ",
+        "\u0301 cat",
+        "the\x1ccat",
+        "a.\x1cb",
+        "a\x0bb",
+        "a [MASK] b[SEP]c",
+        "x,[MASK].",
+        "cats" * 60,
+        "cats " * 60,
+    ]
+)
 def test_ids_are_the_tokenizers_own(texts: list[str]) -> None:
     known = KnownWords(TOKENIZER, MAX_TOKENS)
 
@@ -67,6 +102,14 @@ def test_known_words_are_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) ->
 
     assert lists(known, ["the cat sat"]) == first
     assert lists(known, ["sat the"]) == by_itself(["sat the"])
+
+
+def test_parts_of_known_words_make_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = KnownWords(TOKENIZER, MAX_TOKENS)
+    lists(known, ["the (cat) sat.\tHere,\nnow"])
+    monkeypatch.setattr(known, "_tokenizer", None)
+
+    assert lists(known, ["the, cat. (sat now) Here"]) == by_itself(["the, cat. (sat now) Here"])
 
 
 def test_words_are_kept_up_to_a_limit_and_longer_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +140,7 @@ def test_only_a_tokenizer_that_never_looks_beyond_a_blank_is_asked_for_words() -
     assert not looks_at_words(bert(normalizer=Lowercase()))
     assert not looks_at_words(bert(splits=WhitespaceSplit()))
     assert not looks_at_words(bert(added="New York"))
+    assert not looks_at_words(bert(added="New\tYork"))
 
 
 @pytest.mark.parametrize("added", ["[MASK]", "new york"])
