@@ -14,6 +14,7 @@ from typing import Protocol
 from control_plane.core.errors import DEFECT_TEXT, ControlPlaneError, GatewayStopping, InvalidRequest, Overloaded, RequestTimeout
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
+from control_plane.frontends.common.read_scheduler import WaitingRequest
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
 from control_plane.frontends.grpc.handler import GrpcHandler
 from control_plane.frontends.grpc.message_stream import MessageConnection, MessageStream
@@ -55,6 +56,9 @@ class CallConnection(MessageConnection, Protocol):
 
     def handler_for(self, head: GrpcHead) -> tuple[GrpcHandler, Principal]:
         """The handler and the caller; raises a ControlPlaneError for an unknown method or a caller without the right."""
+
+    def begin(self, call: WaitingRequest) -> None:
+        """Begin the work on a call whose message is whole, now or in one of the next turns of the loop."""
 
     def reset(self, stream: Stream) -> None:
         """End a stream without an answer, because the client opens no window for one."""
@@ -253,6 +257,13 @@ class Call:
             self._task.cancel()
             self._task = None
         if self._task is None:
+            self._connection.begin(self)
+
+    def begin(self) -> None:
+        """See `read_scheduler.WaitingRequest`."""
+        if self._frame is None or self._handler is None:  # the client has left, or the call was refused
+            return
+        if self._came_s is None or not self._refused_as_late(self._came_s):
             self._start(self._answer())
 
     def _make_room(self, received: int) -> None:

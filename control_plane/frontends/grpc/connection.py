@@ -18,7 +18,7 @@ from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_limits import Network
 from control_plane.frontends.common.connection_server import address_of, is_local
-from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES, ReadScheduler
+from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES, MOST_BEGUN, ReadScheduler, WaitingRequest
 from control_plane.frontends.grpc.call import Call
 from control_plane.frontends.grpc.handler import GrpcHandler
 from control_plane.host.network.exposure import AllowedHosts
@@ -328,6 +328,12 @@ class GrpcConnection(asyncio.Protocol):
             if reason is not None:
                 raise PermissionDenied(reason)
         return self._server.application.handler_for(head, peer=self._peer, peer_is_local=self._peer_is_local)
+
+    def begin(self, call: WaitingRequest) -> None:
+        if self._has_backlog or len(self._state.streams) > MOST_BEGUN or len(self._server.connected) > MOST_BEGUN:
+            self._server.reads.begin(call)
+        else:
+            call.begin()
 
     def answer(self, stream: Stream, answer: GrpcAnswer) -> None:
         """Write a whole answer; the engine sends the rest when the client opens its window."""
