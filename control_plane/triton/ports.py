@@ -41,6 +41,8 @@ class GrpcCall:
     else empty."""
     most_answer_bytes: int = 0
     """Most bytes of its answer, where it has a bound of its own: RESOURCE_EXHAUSTED is the answer in place of more."""
+    waited_s: float = 0.0
+    """Seconds of its timeout that were over before it was read."""
 
 
 class Slot(Protocol):

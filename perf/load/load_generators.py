@@ -1,6 +1,6 @@
 """Runs wrk (HTTP) and h2load (gRPC, and HTTP over Unix sockets, which wrk does not know) and reads what they measured.
 
-Both are closed loops: a connection asks again when it was answered.
+Both are closed loops, in which a connection asks again when it was answered; h2load may also be given a rate (`open_loop`).
 """
 
 from __future__ import annotations
@@ -122,6 +122,25 @@ class SocketHttp:
         headers = {"content-type": "application/octet-stream", HEADER_LENGTH.lower(): str(self._header_length), "x-api-key": self.key}
         words = ["--h1", "-d", str(self._body), *_headers(headers), *_where(address, HTTP_PATH)]
         return _h2load(words, self._answer_bytes, connections=connections, duration_s=duration_s)
+
+
+def open_loop(
+    address: str,
+    path: str,
+    body: Path,
+    headers: Mapping[str, str],
+    log: Path,
+    *,
+    is_http1: bool,
+    per_s: float,
+    connections: int,
+    at_once: int,
+    seconds: float,
+) -> list[str]:
+    """The command by which h2load sends so many requests a second, as far as `at_once` on each connection allow, and logs each."""
+    rate = [f"-c{connections}", f"-m{at_once}", f"--rps={per_s / connections:.4f}", f"-D{seconds * 1e3:.0f}ms", f"--log-file={log}"]
+    words = [*(["--h1"] if is_http1 else []), "-d", str(body), *_headers(headers), *_where(address, path)]
+    return [program("h2load") or "h2load", "-t1", *rate, *words]
 
 
 def _headers(headers: Mapping[str, str]) -> list[str]:

@@ -4,7 +4,8 @@
 
 One gateway as shipped, with authentication, two tenants and two Tritons. First callers who ask in turns find out how much can be
 served; then requests come at `--share` of that, whatever becomes of those before (Poisson): half over HTTP, half over gRPC, a tenth
-streamed, half of the rest such as came before, and all with a deadline of 1 s. A few callers leave early, and every `--cold-every-s`
+streamed, half of the rest such as came before, and all with a deadline of 1 s. In the spike h2load sends the rest of `--times` as
+many: equal requests to a model whose answers are not kept, half over either protocol. A few callers leave early, and every `--cold-every-s`
 somebody asks for one of twelve models of which six have room. Latencies count from when a request was due. Clients, gateway and
 Tritons share this machine's cores. Writes perf/results/soak.json and .md.
 """
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from itertools import pairwise
+from math import nan
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -27,9 +29,10 @@ from perf.measurement.report import Result
 from perf.servers.serving import Tidegate, tidegate
 from perf.soak import held, models
 from perf.soak.callers import Gateway, Phase, peak_per_s, soak
+from perf.soak.flood import Flooded
 from perf.soak.held import Sample
 from perf.soak.outcomes import Outcome, Requests, normal_after_s, windows
-from perf.soak.report import AFTER, BEFORE, COLD, SPIKE, Case, Report, Run
+from perf.soak.report import AFTER, BEFORE, COLD, FLOODS, SPIKE, Case, Report, Run
 
 _SERVERS = 2
 _MINUTE_S = 60.0
@@ -77,13 +80,14 @@ def _soaked(client: ProcessPoolExecutor, started: Tidegate, gateway: Gateway, ar
     phases = _phases(peak, arguments)
     harness.say(f"{sum(each.seconds for each in phases) / 60:.1f} minutes at {phases[0].per_s:.0f} requests a second")
     with held.sampled(started.pid, _window_s(phases[0].seconds) / _SAMPLES_OF_A_MINUTE) as samples:
-        requests = client.submit(soak, gateway, phases, arguments.cold_every_s).result()
-    return _result(requests, samples, phases, peak)
+        requests, floods = client.submit(soak, gateway, phases, arguments.cold_every_s).result()
+    return _result(requests, floods, samples, phases, peak)
 
 
 def _phases(peak: float, arguments: argparse.Namespace) -> list[Phase]:
     half_s, per_s = 30.0 * arguments.minutes, arguments.share * peak
-    return [Phase(BEFORE, half_s, per_s), Phase(SPIKE, arguments.spike_s, arguments.times * per_s), Phase(AFTER, half_s, per_s)]
+    spike = Phase(SPIKE, arguments.spike_s, per_s, (arguments.times - 1) * per_s)
+    return [Phase(BEFORE, half_s, per_s), spike, Phase(AFTER, half_s, per_s)]
 
 
 def _window_s(phase_s: float) -> float:
@@ -91,7 +95,7 @@ def _window_s(phase_s: float) -> float:
     return min(_MINUTE_S, phase_s / _FIRST_MINUTES)
 
 
-def _result(requests: Requests, samples: Sequence[Sample], phases: Sequence[Phase], peak: float) -> Result:
+def _result(requests: Requests, floods: Sequence[Flooded], samples: Sequence[Sample], phases: Sequence[Phase], peak: float) -> Result:
     hot = requests.hot()
     edges_s = [0.0]
     for phase in phases:
@@ -99,6 +103,7 @@ def _result(requests: Requests, samples: Sequence[Sample], phases: Sequence[Phas
     _, begins_s, ends_s, last_s = edges_s
     parts = {phase.name: hot.due(*each) for phase, each in zip(phases, pairwise(edges_s), strict=True)}
     runs = {Case(phase.name): [_run(parts[phase.name], phase.seconds)] for phase in phases}
+    runs |= {Case(FLOODS[each.way]): [_flood_run(each, phases[1].seconds)] for each in floods}
     runs[Case(COLD)] = [_run(requests.cold(), last_s)]
     window_s = _window_s(phases[0].seconds)
     before = windows(0.0, begins_s, window_s)
@@ -109,7 +114,7 @@ def _result(requests: Requests, samples: Sequence[Sample], phases: Sequence[Phas
         "peak_per_s": peak,
         "minute_s": window_s,
         "minutes_p99_ms": minutes_ms,
-        "spike_times": phases[1].per_s / phases[0].per_s,
+        "spike_times": (phases[1].per_s + phases[1].flood_per_s) / phases[0].per_s,
         "normal_after_s": normal_after_s(hot, spike_ends_s=ends_s, soak_ends_s=last_s, before_ms=parts[BEFORE].percentile_ms(99)),
         "held": {kind: [asdict(held.usual(samples, kind, *each)) for each in (first, last)] for kind in (held.GATEWAY, held.TRITON)},
         "said": dict(sorted(requests.said.items(), key=lambda each: -each[1])),
@@ -131,6 +136,23 @@ def _run(requests: Requests, seconds: float) -> Run:
         p99_ms=requests.percentile_ms(99),
         refused_p99_ms=requests.refusal_ms(99),
         client_late_p99_ms=requests.client_late_ms(99),
+    )
+
+
+def _flood_run(flooded: Flooded, seconds: float) -> Run:
+    return Run(
+        requests=flooded.requests,
+        answers=flooded.answers,
+        refused=flooded.refused,
+        left=0,
+        expired=flooded.expired,
+        unsent=flooded.requests - flooded.sent,
+        errors=flooded.errors,
+        in_time_per_s=flooded.in_time / seconds,
+        p50_ms=flooded.p50_ms,
+        p99_ms=flooded.p99_ms,
+        refused_p99_ms=nan,
+        client_late_p99_ms=nan,
     )
 
 

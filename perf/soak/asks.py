@@ -71,6 +71,10 @@ class Asks:
         made = self._make(self._random.choice(COLD), 0, tenant, True, COLD_DEADLINE_S)
         return tenant, Ask(HTTP, made.model, made.data, made.answer, deadline_s=COLD_DEADLINE_S, is_cold=True)
 
+    def fresh(self, *, is_http: bool) -> Ask:
+        """One of the first tenant's, that is computed each time."""
+        return self._make(FRESH, 0, 0, is_http)
+
     def _infer(self, model: str, number: int, tenant: int, *, is_http: bool) -> Ask:
         key = model, number, tenant, is_http
         made = self._made.get(key)

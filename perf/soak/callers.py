@@ -16,6 +16,7 @@ from control_plane.protocols.grpc import GrpcHead
 from control_plane.triton.adapters.grpc.client import GrpcClient
 from control_plane.triton.ports import GrpcCall
 from perf.soak.asks import GRPC, HTTP, INFER, STREAM, Ask, Asks
+from perf.soak.flood import Flooded, flood, read
 from perf.soak.http_caller import HttpCaller, NoConnection
 from perf.soak.outcomes import DEADLINE_S, Journal, Outcome, Requests
 
@@ -44,6 +45,8 @@ class Phase:
     name: str
     seconds: float
     per_s: float
+    flood_per_s: float = 0.0
+    """Requests by h2load beside these (`perf.soak.flood`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Gateway:
     """API keys, one of each tenant."""
 
 
-def soak(gateway: Gateway, phases: Sequence[Phase], cold_every_s: float) -> Requests:
+def soak(gateway: Gateway, phases: Sequence[Phase], cold_every_s: float) -> tuple[Requests, list[Flooded]]:
     """Send what each phase has, whatever becomes of what was sent before, and wait for the last answers."""
     return uvloop.run(_Clients(gateway).soak(phases, cold_every_s))
 
@@ -73,20 +76,27 @@ class _Clients:
         self._journal = Journal()
         self._phase = ""
 
-    async def soak(self, phases: Sequence[Phase], cold_every_s: float) -> Requests:
+    async def soak(self, phases: Sequence[Phase], cold_every_s: float) -> tuple[Requests, list[Flooded]]:
         self._open()
+        floods = []
         try:
+            asks = {HTTP: self._asks.fresh(is_http=True), GRPC: self._asks.fresh(is_http=False)}
+            answer = await self._grpc[0].unary(GrpcCall(_HEADS[INFER], asks[GRPC].data), timeout_s=_PATIENCE_S)
+            answer_bytes = len(b"".join(answer.body))
             async with asyncio.TaskGroup() as tasks:
                 due_s = 0.0
                 for phase in phases:
                     self._phase, ends_s = phase.name, due_s + phase.seconds
+                    if phase.flood_per_s:
+                        how = self._gateway.addresses, self._gateway.keys, asks, answer_bytes
+                        floods.append(tasks.create_task(flood(*how, per_s=phase.flood_per_s, seconds=phase.seconds)))
                     cold = tasks.create_task(self._ask_cold(tasks, due_s, ends_s, cold_every_s))
                     await self._ask_hot(tasks, due_s, ends_s, phase.per_s)
                     await cold
                     due_s = ends_s
         finally:
             await self._close()
-        return self._journal.closed()
+        return self._journal.closed(), [read(said) for each in floods for said in each.result()]
 
     async def peak_per_s(self, callers: int, seconds: float) -> float:
         self._open()

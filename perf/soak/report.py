@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from perf.measurement import report
 from perf.measurement.markdown import figure, table
 from perf.measurement.report import Target
+from perf.soak.asks import GRPC, HTTP
 from perf.soak.held import GATEWAY, TRITON
 from perf.soak.outcomes import DEADLINE_S
 
 BEFORE, SPIKE, AFTER, COLD = "before the spike", "the spike", "after the spike", "cold models"
+FLOODS = {HTTP: "the spike: h2load, HTTP", GRPC: "the spike: h2load, gRPC"}
+"""Rows of what h2load sent in the spike, by protocol."""
 _STEADY = (BEFORE, AFTER, COLD)
 _HELD = {"mib": "memory", "descriptors": "open descriptors", "threads": "threads"}
 _KINDS = {GATEWAY: "the gateway", TRITON: "both Tritons"}
@@ -54,15 +57,16 @@ class Report(report.Report):
     def figures(self) -> dict[str, float]:
         steady = [self.median(Case(part)) for part in _STEADY if Case(part) in self.runs]
         spike = self.median(Case(SPIKE))
+        spikes = [spike, *(self.median(Case(part)) for part in FLOODS.values() if Case(part) in self.runs)]
         more = self.result.more
         minutes_ms = more["minutes_p99_ms"]
         found = {
-            "requests": sum(each.requests for each in (*steady, spike)),
+            "requests": sum(each.requests for each in (*steady, *spikes)),
             "errors_per_100000": 1e5 * _neither(steady) / max(1, sum(each.requests for each in steady)),
-            "spike_errors": _neither([spike]),
+            "spike_errors": _neither(spikes),
             "last_minute_p99_times": minutes_ms[-1] / minutes_ms[0],
             "spike_p99_ms": spike.p99_ms,
-            "spike_goodput": spike.in_time_per_s / more["peak_per_s"],
+            "spike_goodput": sum(each.in_time_per_s for each in spikes) / more["peak_per_s"],
             "normal_after_s": more["normal_after_s"],
             "peak_per_s": more["peak_per_s"],
         }

@@ -63,6 +63,17 @@ async def status(peer: H2Peer, stream_id: int = 1) -> str:
     return str(dict(refused.headers)["grpc-status"])
 
 
+async def ended(peer: H2Peer, stream_id: int) -> str:
+    """The status of a call, whether it was answered or refused."""
+    while True:
+        for each in peer.events:
+            if isinstance(each, h2.events.TrailersReceived | h2.events.ResponseReceived) and each.stream_id == stream_id:
+                found = dict(each.headers).get("grpc-status")
+                if found is not None:
+                    return str(found)
+        await peer.read()
+
+
 async def farewell(peer: H2Peer) -> list[Seen]:
     """Frames until the server closes, for a client that acknowledges pings; h2 itself accepts nothing after a
     GOAWAY."""

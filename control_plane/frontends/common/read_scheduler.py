@@ -1,11 +1,15 @@
-"""Fair scheduling of reads between connections: those with a backlog share a small part of each turn of the
-event loop.
+"""Fair scheduling of reads between connections, and of the requests that they read: those with a backlog share a small part of
+each turn of the event loop, and few requests begin in each.
 
 What arrives on a connection is parsed at once only as far as one request or a few frames. If more is left,
 the connection is *behind*: it waits here and its socket is not read meanwhile. Clients that send one request
 at a time are never behind, so they wait little for the others, however many those are. While there are such
 clients the part is smaller yet, and most turns are theirs alone: each of their requests takes a few turns, here and on
 its way to Triton and back.
+
+Where turns are long, clients that send one request at a time are many, and a small part of a turn would be nothing: those
+that are behind then read as many requests as have come from the others. So few requests begin in a turn, whoever they come
+from, that those under way go on.
 
 A socket that delivers a large body is read once and then waits here, too: of all of these one is read in a turn, or a
 few where turns are long.
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from typing import Protocol, cast
@@ -37,6 +42,9 @@ _SOCKETS_AT_ONCE = 4
 """Sockets with large bodies that are read in one turn where the turns before took `_REST_S`; 256 KB of each take some
 0.15 ms. One in each millisecond would be a limit of 256 MB/s for all of them."""
 
+_NO_TIME_S = float("-inf")
+"""For a connection that is behind: it reads a request or so."""
+
 LARGE_READ_BYTES = 64 * 1024
 """A read after which a connection pauses (`put_off`). Of what a socket holds uvloop would read up to 8 MB before anybody
 else is served, and that takes 5 to 10 ms."""
@@ -44,6 +52,25 @@ else is served, and that takes 5 to 10 ms."""
 _MAX_AT_ONCE = 16
 """Connections that read in one turn: each reads at least a request or two, however small its share of time is. While
 others keep up, so many as there is time for: sixteen took 1 to 2 ms."""
+
+MOST_BEGUN = 32
+"""Requests whose work begins in one turn. What is under way takes a few turns until it is answered: without a bound, a flood
+of which most is refused at once makes all turns long, and hardly anything else is answered. With 64 a spike at four times what can
+be served got a quarter fewer answers; with 16 its calls over gRPC were mostly late."""
+
+_MORE_BEGUN_PER_S = 4000
+"""More of them for each second that the turn before took. A turn may be long because this process is not run: so many a second
+begin in any case, and if all are refused that takes a third of the time."""
+
+_READS_FOR_ONE = 4
+"""Reads at most for each request that begins: those of which none does, since it is refused unread, cost little."""
+
+
+class WaitingRequest(Protocol):
+    """A request that has been read, and whose work has not begun."""
+
+    def begin(self) -> None:
+        """Begin its work; nothing where its client has left meanwhile."""
 
 
 class BackloggedConnection(Protocol):
@@ -74,6 +101,33 @@ class ReadScheduler:
         self._rested = 0
         """Turns since those that are behind have read."""
         self._is_running = False
+        self._begun = self._came = 0
+        """Requests whose work has begun in this turn, and those that have come since connections that are behind have read."""
+        self._waiting: deque[WaitingRequest] = deque()
+        self._most_begun, self._turn_began_s = MOST_BEGUN, 0.0
+
+    def begin(self, request: WaitingRequest) -> None:
+        """Begin a request's work: now, or in one of the next turns where that of many has begun in this one."""
+        self._came += 1
+        if self._begun >= self._most_begun:
+            self._waiting.append(request)
+            return
+        if not self._begun:
+            self._turn_began_s = self.now_s()
+            asyncio.get_running_loop().call_soon(self._begin_waiting)
+        self._begun += 1
+        request.begin()
+
+    def _begin_waiting(self) -> None:
+        """Begin the next turn, with those that have waited longest."""
+        now_s = self.now_s()
+        self._most_begun = MOST_BEGUN + int(_MORE_BEGUN_PER_S * (now_s - self._turn_began_s))
+        self._turn_began_s = now_s
+        self._begun = min(self._most_begun, len(self._waiting))
+        if self._begun:
+            asyncio.get_running_loop().call_soon(self._begin_waiting)
+        for _ in range(self._begun):
+            self._waiting.popleft().begin()
 
     def add(self, connection: BackloggedConnection) -> None:
         """Schedule a connection from the next turn of the loop on; idempotent."""
@@ -105,17 +159,36 @@ class ReadScheduler:
                 self._shared_until_s = now_s + _SHARED_FOR_S
             self.kept_up = None
         is_shared = now_s < self._shared_until_s
-        if is_shared and self._rested < _REST_TURNS and now_s - self._ran_at_s < _REST_S:
+        took_s = now_s - self._ran_at_s
+        if is_shared and self._came and took_s >= _REST_S:
+            self._read_requests(min(self._came, self._most_begun))
+            self._read_sockets(_SOCKETS_AT_ONCE)
+            self._rested, self._ran_at_s = 0, self.now_s()
+        elif is_shared and self._rested < _REST_TURNS and took_s < _REST_S:
             self._rested += 1
         else:
-            self._read(now_s, is_shared=is_shared, sockets=_SOCKETS_AT_ONCE if now_s - self._ran_at_s >= _REST_S else 1)
+            self._read(now_s, is_shared=is_shared)
+            self._read_sockets(_SOCKETS_AT_ONCE if took_s >= _REST_S else 1)
             self._rested, self._ran_at_s = 0, self.now_s()
+        self._came = 0
         self._is_running = bool(self._behind or self._paused)
         if self._is_running:
             asyncio.get_running_loop().call_soon(self._run)
 
-    def _read(self, now_s: float, *, is_shared: bool, sockets: int) -> None:
-        """Let those that are behind read for a while, and so many that have paused."""
+    def _read_requests(self, count: int) -> None:
+        """Let those that are behind read so many requests that begin, one each after the other: turns are long, so that a part of
+        time would be less than what others get."""
+        until = self._came + count
+        for _ in range(_READS_FOR_ONE * count):
+            if not self._behind or self._came >= until:
+                return
+            connection = next(iter(self._behind))
+            del self._behind[connection]
+            if connection.read_backlog(_NO_TIME_S):
+                self._behind[connection] = None
+
+    def _read(self, now_s: float, *, is_shared: bool) -> None:
+        """Let those that are behind read for a while."""
         turn_s, count = _SHARED_TURN_S if is_shared else _TURN_S, min(_MAX_AT_ONCE, len(self._behind))
         for number in range(1, count + 1):
             if not self._behind:  # a connection's read may have closed other connections
@@ -126,6 +199,9 @@ class ReadScheduler:
                 self._behind[connection] = None
             if is_shared and self.now_s() >= now_s + turn_s:
                 break
-        for paused in tuple(islice(self._paused, sockets)):
+
+    def _read_sockets(self, count: int) -> None:
+        """Let so many read their sockets that have paused."""
+        for paused in tuple(islice(self._paused, count)):
             del self._paused[paused]
             paused.read_socket()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from typing import Protocol
 
 from control_plane.core.errors import DEFECT_TEXT, ControlPlaneError, GatewayStopping, InvalidRequest, Overloaded, RequestTimeout
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
+from control_plane.frontends.common.read_scheduler import WaitingRequest
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
+from control_plane.frontends.grpc.handler import GrpcHandler
 from control_plane.frontends.grpc.message_stream import MessageConnection, MessageStream
 from control_plane.host.memory.large_buffers import free_in_steps
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, GrpcStatus, MessageFrame, MessageReader, read_head, status_answer
@@ -25,26 +26,16 @@ from control_plane.triton.ports import GrpcCall
 
 _log = logging.getLogger(__name__)
 
+_UNREAD_PART = 0.5
+"""Part of its time for which a call may wait in its connection's backlog. Answered in their order, with nothing refused but what has
+expired, all would be answered just too late."""
+
 _MESSAGES_AT_ONCE = 16
 """Messages of a streaming call that are split off at a time; one HTTP/2 frame may hold 50,000."""
 
 _UNCOUNTED_OF_CONNECTION = 64 * UNCOUNTED_BYTES
 """Bytes of the small messages on one connection that need not be counted while their calls have not ended on the client's
 side: it may begin a thousand calls, and end none."""
-
-
-@dataclass(frozen=True, slots=True)
-class GrpcHandler:
-    """Handler of one gRPC method; either `unary` or `stream` is set."""
-
-    unary: Callable[[GrpcCall], Awaitable[GrpcAnswer]] | None = None
-    admit: Callable[[Principal], None] | None = None
-    """Called before a large message is received. Raises the ControlPlaneError that the call would be refused
-    with."""
-    stream: Callable[[GrpcHead, MessageStream, Principal], Awaitable[GrpcAnswer]] | None = None
-    """Runs a streaming call; returns the status that ends it."""
-    max_bytes: int | None = None
-    """Largest message of the method; None: as large as any body."""
 
 
 class CallConnection(MessageConnection, Protocol):
@@ -54,6 +45,8 @@ class CallConnection(MessageConnection, Protocol):
     budget: BodyBudget
     max_message_bytes: int
     body_timeout_s: float
+    came_s: float | None
+    """When the backlog that it reads had come, by the loop's clock; None where it reads what comes at once."""
     uncounted_bytes: int
     """Bytes of messages of which its calls have noted that they are not counted."""
 
@@ -62,8 +55,10 @@ class CallConnection(MessageConnection, Protocol):
         """Whether the client has been told that the connection is drained."""
 
     def handler_for(self, head: GrpcHead) -> tuple[GrpcHandler, Principal]:
-        """The handler and the caller; raises a ControlPlaneError for an unknown method or a caller without
-        the right."""
+        """The handler and the caller; raises a ControlPlaneError for an unknown method or a caller without the right."""
+
+    def begin(self, call: WaitingRequest) -> None:
+        """Begin the work on a call whose message is whole, now or in one of the next turns of the loop."""
 
     def reset(self, stream: Stream) -> None:
         """End a stream without an answer, because the client opens no window for one."""
@@ -74,6 +69,7 @@ class Call:
 
     __slots__ = (
         "_blocked_since_s",
+        "_came_s",
         "_connection",
         "_frame",
         "_granted_bytes",
@@ -107,6 +103,7 @@ class Call:
         self._messages: MessageStream | None = None
         self._frame: MessageFrame | None = None
         self._task: asyncio.Task[None] | None = None
+        self._came_s: float | None = None
         self._granted_bytes = self._uncounted_bytes = 0
         self._is_whole = self._is_late = self._partial_is_counted = False
         self._has_ended = False
@@ -127,8 +124,7 @@ class Call:
         """
         self._is_late = self._is_late or not self._is_whole or self._frame is not None
         patience_s = self._connection.body_timeout_s
-        # Progress is counted in sixteenths of a message: a client that sends a byte at a time would hold
-        # memory for ever.
+        # Progress is counted in sixteenths of a message: a client that sends a byte at a time would hold memory for ever.
         progress = self._received_bytes // max(self._reader.partial_bytes // 16, 1)
         if progress != self._progress or not self._client_may_send():
             self._progress, self._stalled_since_s = progress, now_s
@@ -155,8 +151,7 @@ class Call:
         return True
 
     def _client_may_send(self) -> bool:
-        """Whether the client could send on but does not; false while we are busy or keep its window
-        closed."""
+        """Whether the client could send on but does not; false while we are busy or keep its window closed."""
         if self._handler is None:
             return False
         if self._messages is None:
@@ -175,6 +170,9 @@ class Call:
         except ControlPlaneError as exc:
             self.refuse(exc)
             return
+        self._came_s = self._connection.came_s
+        if self._came_s is not None and self._refused_as_late(self._came_s):
+            return
         if self._handler.max_bytes is not None:
             most = min(self._handler.max_bytes, self._connection.max_message_bytes)
             self._reader = MessageReader(most, of=" of this method")
@@ -184,6 +182,17 @@ class Call:
             self._start(self._answer())
         if ends:
             self.on_data(b"", ends=True)
+
+    def _refused_as_late(self, came_s: float) -> bool:
+        """Refuse the call if it has waited in its connection's backlog for most of its time; returns whether it was refused."""
+        head, handler = self._head, self._handler
+        if head is None or head.timeout_s is None or handler is None or handler.late is None:
+            return False
+        waited_s = asyncio.get_running_loop().time() - came_s
+        if waited_s < _UNREAD_PART * head.timeout_s:
+            return False
+        self.refuse(handler.late(self._principal, head.timeout_s - waited_s))
+        return True
 
     def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
         if self._handler is None:
@@ -219,8 +228,7 @@ class Call:
     def on_reset(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        # These form reference cycles (the task by its traceback), which would keep the message until a
-        # garbage collection.
+        # These form reference cycles (the task by its traceback), which would keep the message until a garbage collection.
         self._task = self._frame = self._messages = None
         self._release()
 
@@ -238,8 +246,7 @@ class Call:
         if not ends:
             self._make_room(received)
             return
-        # Everything is returned to the connection's window, which other calls share; the stream itself is
-        # finished.
+        # Everything is returned to the connection's window, which other calls share; the stream itself is finished.
         self._connection.consumed(self._stream, self._stream.held_bytes)
         if self._frame is None:
             raise InvalidRequest("a unary call has one message, got none")
@@ -250,11 +257,19 @@ class Call:
             self._task.cancel()
             self._task = None
         if self._task is None:
+            self._connection.begin(self)
+
+    def begin(self) -> None:
+        """See `read_scheduler.WaitingRequest`."""
+        if self._frame is None or self._handler is None:  # the client has left, or the call was refused
+            return
+        if self._came_s is None or not self._refused_as_late(self._came_s):
             self._start(self._answer())
 
     def _make_room(self, received: int) -> None:
         """Open the client's window; for a large message, and a small one where its connection has many, only when the budget
         has room for all of it."""
+        self._came_s = None  # from here on the client takes its time
         if self._task is not None:  # it waits for room already, and opens the window then
             return
         wanted = self._reader.partial_bytes or len(self._frame or b"")
@@ -308,14 +323,14 @@ class Call:
                 assert handler.unary is not None
                 assert frame is not None
                 block = b"" if self._stream.whole is None else self._stream.whole[0]
-                answer = await handler.unary(GrpcCall(head, frame, self._principal, block))
+                waited_s = 0.0 if self._came_s is None else asyncio.get_running_loop().time() - self._came_s
+                answer = await handler.unary(GrpcCall(head, frame, self._principal, block, waited_s=waited_s))
         except Exception as exc:
             answer = failure(exc)
         finally:
             self._release()  # before the answer is written: a slow client must not hold memory for its request
             if messages is not None:
-                # Later data is dropped (`on_data`); and the two would keep each other alive until a garbage
-                # collection.
+                # Later data is dropped (`on_data`); and the two would keep each other alive until a garbage collection.
                 self._handler = self._messages = None
         if isinstance(frame, memoryview) and isinstance(frame.obj, bytearray):
             holder, frame = [frame.obj], None

@@ -18,8 +18,9 @@ from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_limits import Network
 from control_plane.frontends.common.connection_server import address_of, is_local
-from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES, ReadScheduler
-from control_plane.frontends.grpc.call import Call, GrpcHandler
+from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES, MOST_BEGUN, ReadScheduler, WaitingRequest
+from control_plane.frontends.grpc.call import Call
+from control_plane.frontends.grpc.handler import GrpcHandler
 from control_plane.host.network.exposure import AllowedHosts
 from control_plane.protocols.grpc import HEAD, GrpcAnswer, GrpcHead, MessageFrame
 from control_plane.protocols.http2.connection import Http2Connection
@@ -34,15 +35,13 @@ _log = logging.getLogger(__name__)
 _FRAMES_AT_ONCE = 6
 """Frames handled as they arrive: enough to open a connection with its first call, or for three calls."""
 _BACKLOG_FRAMES_AT_ONCE = 2
-"""Frames of a backlog between two looks at the clock: a call. Two heads of 90 fields take the time that all that are
-behind have in a turn, and another look 0.2 us."""
+"""Frames of a backlog between two looks at the clock: a call. Two heads of 90 fields take the time of all in a turn, a look 0.2 us."""
 
 _ENDED_AT_ONCE = 16
 """Calls of an ended connection that are cancelled in each turn of the loop."""
 
 _LINGER_S = 1.0
-"""Seconds for a client that broke the protocol to read why. Closing a socket with unread bytes resets the
-connection, and the client would never read the GOAWAY."""
+"""Seconds for a client that broke the protocol to read why: closing a socket with unread bytes resets it, GOAWAY and all."""
 
 _MAX_GOAWAY_WAIT_S = 1.0
 """Seconds after which a client that has not acknowledged our first GOAWAY is taken to have read it."""
@@ -58,8 +57,7 @@ class GrpcLimits:
     header_timeout_s: float = 10.0
     """Seconds for the connection preface."""
     body_timeout_s: float = 60.0
-    """Seconds without progress: of an incomplete message, or of an answer for which the client opens no
-    window."""
+    """Seconds without progress: of an incomplete message, or of an answer for which the client opens no window."""
     idle_timeout_s: float = 300.0
     """Seconds that a connection may be without calls; 0 means no limit."""
     source_share: float = 1.0
@@ -71,8 +69,7 @@ class GrpcApplication(Protocol):
     """Port to the application that answers calls."""
 
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
-        """The handler and the caller; raises a ControlPlaneError for an unknown method or a caller without
-        the right."""
+        """The handler and the caller; raises a ControlPlaneError for an unknown method or a caller without the right."""
 
     def verbatim_answers(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
         """The verbatim cache as one connection asks it; for a call that has to be parsed it has None."""
@@ -103,8 +100,7 @@ class ConnectionHost(Protocol):
 
 
 class GrpcConnection(asyncio.Protocol):
-    """Server side of one gRPC connection; the port of its calls too
-    (`frontends/grpc/call.CallConnection`)."""
+    """Server side of one gRPC connection; the port of its calls too (`frontends/grpc/call.CallConnection`)."""
 
     def __init__(self, server: ConnectionHost, tasks: asyncio.TaskGroup) -> None:
         limits = server.limits
@@ -131,6 +127,7 @@ class GrpcConnection(asyncio.Protocol):
         """Bytes written so far, those of them that the client had read when it last made progress, and how many more are
         progress: a sixteenth of what it had not read."""
         self._leaves_at_s: float | None = None
+        self.came_s: float | None = None
         self._has_backlog = False
         """Whether there is a backlog: more data has arrived than has been handled."""
         self._has_read_much = False
@@ -138,8 +135,7 @@ class GrpcConnection(asyncio.Protocol):
         self._is_paused = False
         """Whether reading of the socket is paused."""
         self._closing: asyncio.TimerHandle | None = None
-        """Set when the client has broken the protocol: nothing more is read, and the timer closes the
-        connection."""
+        """Set when the client has broken the protocol: nothing more is read, and the timer closes the connection."""
         self._is_half_closed = False
         self._is_put_off = False
         """Whether answers wait in the engine's output for the end of this turn of the loop."""
@@ -163,8 +159,10 @@ class GrpcConnection(asyncio.Protocol):
             self._has_read_much = True
             self._server.reads.put_off(self)
             self._pause_as_needed()
+        self.came_s = None
         if self._read(data):
             self._has_backlog = True
+            self.came_s = asyncio.get_running_loop().time()
             self._pause_as_needed()
             self._server.reads.add(self)
         elif not self._has_read_much:
@@ -212,8 +210,7 @@ class GrpcConnection(asyncio.Protocol):
         return self._transport is None or self._closing is not None
 
     def _end_streams(self) -> None:
-        """Cancel the calls, most of them in later turns of the loop: a thousand at once would block it for 50
-        ms."""
+        """Cancel the calls, most of them in later turns of the loop: a thousand at once would block it for 50 ms."""
         self._server.reads.remove(self)
         if self._state.end(_ENDED_AT_ONCE):
             self._server.reads.add(self)
@@ -311,8 +308,7 @@ class GrpcConnection(asyncio.Protocol):
             self.leave()
 
     def _reads_nothing(self, now_s: float) -> bool:
-        """Whether the client has not read for too long; it would hold memory, and keep a closing connection
-        open."""
+        """Whether the client has not read for too long; it would hold memory, and keep a closing connection open."""
         unwritten = self._transport.get_write_buffer_size() if self._transport is not None else 0
         read = self._written_bytes - unwritten
         if not unwritten or read - self._read_bytes >= self._read_step:
@@ -332,6 +328,12 @@ class GrpcConnection(asyncio.Protocol):
             if reason is not None:
                 raise PermissionDenied(reason)
         return self._server.application.handler_for(head, peer=self._peer, peer_is_local=self._peer_is_local)
+
+    def begin(self, call: WaitingRequest) -> None:
+        if self._has_backlog or len(self._state.streams) > MOST_BEGUN or len(self._server.connected) > MOST_BEGUN:
+            self._server.reads.begin(call)
+        else:
+            call.begin()
 
     def answer(self, stream: Stream, answer: GrpcAnswer) -> None:
         """Write a whole answer; the engine sends the rest when the client opens its window."""

@@ -15,6 +15,7 @@ from control_plane.auth.domain.authorization import need_of_call
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.action import Action
 from control_plane.core.errors import (
+    ControlPlaneError,
     InvalidRequest,
     ModelLoadFailed,
     ModelNotFound,
@@ -27,7 +28,7 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
-from control_plane.frontends.grpc.call import GrpcHandler
+from control_plane.frontends.grpc.handler import GrpcHandler
 from control_plane.frontends.kserve.grpc_fleet import GrpcFleetAnswers
 from control_plane.frontends.kserve.grpc_infer import GrpcInferContext, GrpcInferRequest
 from control_plane.frontends.kserve.grpc_stream import StreamRelay
@@ -160,7 +161,7 @@ class V2Grpc:
         # Two tables, since methods of administrators are refused to other machines where there are no API
         # keys.
         self._open: dict[str, GrpcHandler] = {
-            SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, admit=self._admit),
+            SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, admit=self._admit, late=self._late),
             SERVICE + "ModelStreamInfer": _STREAM_PLACEHOLDER,
             SERVICE + "ServerLive": GrpcHandler(unary=_live, max_bytes=_UNNAMED.max_bytes),
             **self._unary(
@@ -206,7 +207,7 @@ class V2Grpc:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
         if handler is _STREAM_PLACEHOLDER:
             self._admit(principal)
-            handler = GrpcHandler(stream=partial(self._relay.run, identify=partial(self._confirm, head, peer)))
+            handler = GrpcHandler(stream=partial(self._relay.run, identify=partial(self._confirm, head, peer)), late=self._late)
         return handler, principal
 
     def _principal(self, head: GrpcHead, action: Action, peer: str) -> Principal:
@@ -227,6 +228,9 @@ class V2Grpc:
     def _admit(self, principal: Principal) -> None:
         """Refuse a large inference before its message arrives. Raises PermissionDenied, LimitExceeded."""
         self._inference.refuse_by_head(Frontend.GRPC, principal)
+
+    def _late(self, principal: Principal, left_s: float) -> ControlPlaneError:
+        return self._inference.running.late(Frontend.GRPC, principal, left_s)
 
     def _identify(self, head: GrpcHead, peer: str) -> Principal:
         if not self._access.is_on:

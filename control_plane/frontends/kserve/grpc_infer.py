@@ -232,7 +232,8 @@ class GrpcInferRequest(InferMessage):
 
     @property
     def timeout_s(self) -> float | None:
-        return self.head.timeout_s
+        timeout_s = self.head.timeout_s
+        return timeout_s if timeout_s is None else max(0.0, timeout_s - self._came.waited_s)
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
         call = GrpcCall(self.head, self.frame, ANONYMOUS, b"", self._came.most_answer_bytes)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 
 from control_plane.admission.tenant_limits import TenantUsage
-from control_plane.core.errors import ControlPlaneError
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Overloaded
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance, Meter
@@ -21,6 +22,9 @@ from control_plane.inference.in_flight.running_request import UNSEEN, Authorized
 from control_plane.inference.model_names import ModelNames
 from control_plane.metering.domain.usage import ClientStatus
 from control_plane.telemetry.ports import RequestRecorder
+
+_LATE_RETRY_S = 1.0
+"""Retry-After of a request that was not read in time: the least that callers are told."""
 
 _ANSWERED = Outcome.ANSWERED  # once: in Python 3.11 to look up a member of an enum takes as long as a call
 
@@ -69,6 +73,16 @@ class RunningRequests:
         """Count a request as in flight from now on, until its `with` block or `end` ends it."""
         self.in_flight += 1
         return RunningRequest(self, frontend, principal, self.now_s(), source)
+
+    def late(self, frontend: Frontend, principal: Principal, left_s: float) -> ControlPlaneError:
+        """Record a request that was not read in time, `left_s` before its deadline, and return the error for its caller. What it
+        asked for is not known: it costs next to nothing, so that those behind it are answered in time."""
+        error: ControlPlaneError = DeadlineExceeded("the deadline was over before the request was read")
+        if left_s > 0.0:
+            error = Overloaded("the gateway is too busy to read the request in time; try again later", retry_after_s=_LATE_RETRY_S)
+        with suppress(DeadlineExceeded, Overloaded), self.begin(frontend, principal):
+            raise error
+        return error
 
     def begin_stream(self, principal: Principal) -> RunningRequest:
         """Count a ModelStreamInfer call as in flight; it is not metered, since each of its requests is."""

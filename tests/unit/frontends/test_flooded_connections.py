@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from control_plane.frontends.common.read_scheduler import MOST_BEGUN
 from control_plane.host.memory.large_buffers import LARGE_BYTES
 from control_plane.host.memory.process_memory import held_bytes
 from control_plane.protocols.grpc import frame_message
@@ -32,6 +33,34 @@ from tests.unit.protocols.http2.http2_ends import frame
 
 def _held_bytes() -> int:
     return held_bytes([os.getpid()]) or 0
+
+
+@pytest.mark.parametrize("frontend", ["http", "grpc"])
+async def test_of_many_requests_that_come_at_once_few_begin_in_a_turn(frontend: str) -> None:
+    async with frontends() as it, asyncio.TaskGroup() as asking:
+        clients = [Client(it, frontend) for _ in range(3 * MOST_BEGUN)]
+        await asyncio.sleep(0)
+        answers = [asking.create_task(each.ask()) for each in clients]
+        while it.behind.handled < len(clients):
+            handled = it.behind.handled
+            await asyncio.sleep(0)
+            assert it.behind.handled - handled <= MOST_BEGUN + 4  # the clock goes on a little
+        assert {(await each) <= 10 for each in answers} == {True}
+
+
+@pytest.mark.parametrize("frontend", ["http", "grpc"])
+async def test_of_those_that_wait_to_begin_whoever_leaves_costs_nothing(frontend: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with frontends() as it:
+        peers = [it.connect(frontend)[0] for _ in range(2 * MOST_BEGUN)]
+        await asyncio.sleep(0)
+        for each in peers:
+            each.data_received(LIVE if frontend == "http" else OPENING + call(1))
+        for each in peers[MOST_BEGUN:]:
+            each.connection_lost(None)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert it.behind.handled == MOST_BEGUN
+        assert caplog.records == []
 
 
 @pytest.mark.parametrize("name", FLOODS)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
+from control_plane.frontends.common.read_scheduler import MOST_BEGUN
 from control_plane.frontends.http.answers.streams import error_event, forward
 from control_plane.frontends.http.answers.writer import AnswerWriter
 from control_plane.frontends.http.connection_host import ConnectionHost
@@ -69,6 +70,15 @@ class AnswerLoop:
         """Queue a request, `made` being its answer if there is one; the loop gives back what is held for it of the budget."""
         self.is_busy = True
         self._queue.append((request, made, keep_alive, held_bytes))
+        if self._arrival is None or self._arrival.done():
+            return
+        if len(self._server.connected) > MOST_BEGUN:
+            self._server.reads.begin(self)
+        else:  # so few cannot be too many at once: each connection has one
+            self._arrival.set_result(None)
+
+    def begin(self) -> None:
+        """See `read_scheduler.WaitingRequest`."""
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 

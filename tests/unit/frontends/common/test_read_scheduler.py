@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from control_plane.frontends.common.read_scheduler import ReadScheduler
+from control_plane.frontends.common.read_scheduler import MOST_BEGUN, ReadScheduler
 
 
 @dataclass
@@ -238,3 +238,101 @@ async def test_a_while_after_the_others_it_reads_as_much_as_before_and_none_is_k
     scheduler.kept_up = other
     scheduler.remove(other)
     assert scheduler.kept_up is None
+
+
+@dataclass(eq=False)
+class Request:
+    """Fake request that notes when it begins."""
+
+    begun: list[Request]
+
+    def begin(self) -> None:
+        self.begun.append(self)
+
+
+async def test_a_few_requests_begin_at_once_and_the_rest_of_many_in_the_turns_after_it_in_their_order() -> None:
+    scheduler, begun = ReadScheduler(Clock()), list[Request]()
+    requests = [Request(begun) for _ in range(2 * MOST_BEGUN + 5)]
+    for each in requests:
+        scheduler.begin(each)
+    assert begun == requests[:MOST_BEGUN]
+    for count in (2 * MOST_BEGUN, len(requests)):
+        await asyncio.sleep(0)
+        assert begun == requests[:count]
+    scheduler.begin(late := Request(begun))
+    assert begun[-1] is late
+
+
+async def test_after_a_long_turn_more_begin_so_that_a_process_that_is_not_run_keeps_up() -> None:
+    clock = Clock()
+    scheduler, begun = ReadScheduler(clock), list[Request]()
+    for _ in range(500):
+        scheduler.begin(Request(begun))
+    for _ in range(3):
+        clock.now_s += 0.0101
+        before = len(begun)
+        await asyncio.sleep(0)
+        assert len(begun) - before == MOST_BEGUN + 40
+    before = len(begun)
+    await asyncio.sleep(0)
+    assert len(begun) - before == MOST_BEGUN
+
+
+async def test_after_a_turn_without_requests_as_many_begin_at_once() -> None:
+    scheduler, begun = ReadScheduler(Clock()), list[Request]()
+    for _ in range(3):
+        before = len(begun)
+        for _ in range(MOST_BEGUN):
+            scheduler.begin(Request(begun))
+        assert len(begun) - before == MOST_BEGUN
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+async def test_none_that_waits_is_passed() -> None:
+    scheduler, begun = ReadScheduler(Clock()), list[Request]()
+    requests = [Request(begun) for _ in range(2 * MOST_BEGUN + 5)]
+    for each in requests[: 2 * MOST_BEGUN]:
+        scheduler.begin(each)
+    await asyncio.sleep(0)
+    for each in requests[2 * MOST_BEGUN :]:
+        scheduler.begin(each)
+    assert begun == requests[: 2 * MOST_BEGUN]
+    await asyncio.sleep(0)
+    assert begun == requests
+
+
+@pytest.mark.parametrize(
+    ("came", "begins", "read"),
+    [
+        pytest.param(9, True, 9, id="few"),
+        pytest.param(500, True, MOST_BEGUN + 20, id="more than begin in a turn"),
+        pytest.param(9, False, 36, id="what does not begin costs little"),
+    ],
+)
+async def test_where_turns_are_long_those_that_are_behind_read_as_many_requests_as_come_from_others(
+    came: int, begins: bool, read: int
+) -> None:
+    clock = Clock()
+    scheduler, begun = ReadScheduler(clock), list[Request]()
+
+    class Beginning(Flooding):
+        def read_backlog(self, until_s: float) -> bool:
+            if begins:
+                scheduler.begin(Request(begun))
+            return super().read_backlog(until_s)
+
+    flooding = [Beginning(clock, left=500, takes_s=0.0), Beginning(clock, left=500, takes_s=0.0)]
+    for each in flooding:
+        scheduler.add(each)
+    for turn in range(4):
+        before = sum(each.left for each in flooding)
+        scheduler.kept_up = Flooding(clock, left=0)
+        for _ in range(came):
+            scheduler.begin(Request(begun))
+        clock.now_s += 0.00501
+        await asyncio.sleep(0)
+        assert before - sum(each.left for each in flooding) == read or turn == 0
+        assert abs(flooding[0].left - flooding[1].left) <= 1
+    for each in flooding:
+        scheduler.remove(each)
