@@ -58,9 +58,10 @@ MOST_BEGUN = 32
 of which most is refused at once makes all turns long, and hardly anything else is answered. With 64 a spike at four times what can
 be served got a quarter fewer answers; with 16 its calls over gRPC were mostly late."""
 
-_MORE_BEGUN_PER_S = 4000
+_MORE_BEGUN_PER_S, _MOST_BEGUN_EVER = 4000, 128
 """More of them for each second that the turn before took. A turn may be long because this process is not run: so many a second
-begin in any case, and if all are refused that takes a third of the time."""
+begin in any case, and if all are refused that takes a third of the time. The second is a bound on that, where each takes
+longer than thought: a longer turn must not make the next one longer still."""
 
 _READS_FOR_ONE = 4
 """Reads at most for each request that begins: those of which none does, since it is refused unread, cost little."""
@@ -121,7 +122,7 @@ class ReadScheduler:
     def _begin_waiting(self) -> None:
         """Begin the next turn, with those that have waited longest."""
         now_s = self.now_s()
-        self._most_begun = MOST_BEGUN + int(_MORE_BEGUN_PER_S * (now_s - self._turn_began_s))
+        self._most_begun = min(MOST_BEGUN + int(_MORE_BEGUN_PER_S * (now_s - self._turn_began_s)), _MOST_BEGUN_EVER)
         self._turn_began_s = now_s
         self._begun = min(self._most_begun, len(self._waiting))
         if self._begun:

@@ -91,6 +91,7 @@ class Singleflight(Generic[ResultT]):
         except TimeoutError as exc:
             raise DeadlineExceeded("Deadline Exceeded") from exc
         except _LEADERS_OWN_ERRORS:
+            self._finish(key, flight)  # before the task's callback does: who tries again would find this flight, for ever in one turn
             return None
         finally:
             running.server = flight.leader.server  # for the request log, also after an error

@@ -193,3 +193,25 @@ async def test_a_stop_of_the_gateway_is_told_and_not_taken_for_a_callers_leaving
         await stop()
     with pytest.raises(GatewayStopping):
         await waiting[0]
+
+
+def test_who_joins_in_the_turn_in_which_its_leaders_own_error_ended_it_finds_none_afterwards() -> None:
+    """The flight's callbacks run a turn later; who tried again until then would try for ever."""
+
+    async def test(bench: Bench) -> None:
+        found: list[tuple[str | None, bool]] = []
+
+        async def join() -> None:
+            answer = await bench.flights.join(KEY, bench.other, timeout_s=1.0)
+            found.append((answer, bench.flights.is_under_way(KEY)))
+
+        async def work() -> str:
+            bench.tasks.create_task(join())  # its first step comes before the flight's callbacks
+            raise Overloaded("too busy", retry_after_s=1.0)
+
+        with pytest.raises(Overloaded):
+            await bench.flights.lead(KEY, bench.leader, work)
+        await settle()
+        assert found == [(None, False)]
+
+    fly(test)
