@@ -2,7 +2,7 @@
 other, for callers who ask at the same moment. One caller alone has nobody to share with: there it is beside transformers' own loop.
 And how long an answer pauses while a long prompt is read.
 
-    python -m perf.generation [--rounds 5] [--callers 1 4 8] [--tokens 32]
+    python -m perf.generation [--rounds 5] [--callers 1 4 8] [--tokens 32] [--long-tokens 900]
 
 All are `text_generation`'s fp32 weights, in one Triton behind one gateway, on the CPU; answers are streamed over gRPC, and all have the
 same length. Writes perf/results/generation.json and .md.
@@ -41,13 +41,13 @@ parameters {{ key: "kv_cache_tokens" value: {{ string_value: "8192" }} }}
 _THINGS = "the tide", "a harbour", "a gate", "the moon", "salt", "a rope", "a lighthouse", "an anchor"
 _QUESTION = "Tell me in a few sentences about {thing}, as you would tell child number {number}."
 _ASKED = f"<|im_start|>user\n{_QUESTION}<|im_end|>\n<|im_start|>assistant\n"
-_LONG = " tide" * LONG_TOKENS
 
 
 def main() -> None:
     parser = harness.parser(__doc__, rounds=5)
     parser.add_argument("--callers", nargs="+", type=int, default=list(CALLERS), help="who ask at the same moment")
     parser.add_argument("--tokens", type=int, default=32, help="of each answer")
+    parser.add_argument("--long-tokens", type=int, default=LONG_TOKENS, help="of the prompt that is read beside an answer")
     harness.carry_out(Report, parser.parse_args(), _measure)
 
 
@@ -69,7 +69,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
                 for case in (Case(SHARED, callers), Case(PLAIN if callers == 1 else ALONE, callers))
             }
             beside = partial(_run_beside, client, started.addresses["grpc"])
-            cases |= {case: partial(beside, case) for case in (Case(SHARED, callers, LONG_TOKENS) for callers in (0, 1))}
+            cases |= {case: partial(beside, case) for case in (Case(SHARED, callers, arguments.long_tokens) for callers in (0, 1))}
             return Result(interleave(cases, arguments.rounds))
 
 
@@ -90,11 +90,12 @@ def _run(client: ProcessPoolExecutor, address: str, case: Case, *, tokens: int) 
 
 def _run_beside(client: ProcessPoolExecutor, address: str, case: Case) -> Run:
     harness.say(f"{case.way}: a prompt of {case.beside} tokens beside {case.callers} answers")
+    long = " tide" * case.beside
     if not case.callers:
-        (heard,) = client.submit(ask, address, _NAMES[case.way], [_LONG], 1).result()
+        (heard,) = client.submit(ask, address, _NAMES[case.way], [long], 1).result()
         return Run(read_ms=1e3 * heard.first_s)
     prompt = _ASKED.format(thing=_THINGS[0], number=0)
-    pause_s, read_s = client.submit(ask_beside, address, _NAMES[case.way], prompt, _LONG).result()
+    pause_s, read_s = client.submit(ask_beside, address, _NAMES[case.way], prompt, long).result()
     return Run(pause_ms=1e3 * pause_s, read_ms=1e3 * read_s)
 
 

@@ -44,6 +44,10 @@ def answers_are_those_of_the_model_with_all_its_weights(report: Report) -> None:
     assert report.figures()["held_part"] < 0.17
 
 
+def a_long_prompt_is_read_beside_an_answer(report: Report) -> None:
+    assert report.figures()["pause_of_prompt"] > 0
+
+
 def every_job_is_done(report: Report) -> None:
     assert report.figures()["errors"] == 0
     assert JobsCase(BESIDE) in report.runs
@@ -70,7 +74,10 @@ RUNS = [
         "batching", *ONE_ROUND, "--seconds", "0.3", "--callers", "4", "--variants", "int8", "--mixes", "95/5", "95/5 by 16",
         "--ways", "length-aware", "one-by-one", "first-come",
     ),
-    run("generation", *ONE_ROUND, "--callers", "1", "8", "--tokens", "2"),
+    run(
+        "generation", *ONE_ROUND, "--callers", "1", "8", "--tokens", "2", "--long-tokens", "128",
+        check=a_long_prompt_is_read_beside_an_answer,
+    ),
     run("streaming", *ONE_ROUND, "--requests", "2", check=answers_are_the_whole_models),
     pytest.param(
         "streaming-gpu", (*ONE_ROUND, "--tokens", "2", "--percents", "16", "--ways", "weight_memory_mb"),
