@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -26,6 +26,8 @@ _BLANK = " "
 _BLANKS = str.maketrans("\t\n\r", 3 * _BLANK)
 _PARTS = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9]")
 """A word's parts between ASCII punctuation, and each of that."""
+_WORD_MARK = "_"
+"""Where tokens of a tokenizer's own have to stand by themselves, it belongs to the word."""
 _ID = np.dtype(np.int64)
 
 Learn = Callable[[Sequence[str]], dict[str, bytes]]
@@ -39,7 +41,7 @@ class KnownWords:
         self._tokenizer.no_truncation()
         self._before, self._after = _special_tokens(self._tokenizer)
         self._most_bytes = max_tokens * _ID.itemsize - len(self._before + self._after)
-        self._marks = {letter for token in _added_tokens(tokenizer) for letter in token if not letter.isalnum()}
+        self._marks = {letter for token in _added_tokens(tokenizer) for letter in token if not letter.isalnum()} | {_WORD_MARK}
         self._ids: dict[str, bytes] = {}
 
     def encode(self, texts: Iterable[str]) -> list[Array]:
@@ -62,7 +64,8 @@ class KnownWords:
         learnt = learn(new) if new else {}
         if len(self._ids) + len(learnt) > MOST_WORDS:
             self._ids.clear()
-        self._ids.update((word, ids) for word, ids in learnt.items() if len(word) <= LONGEST_WORD)
+        short = ((word, ids) for word, ids in learnt.items() if len(word) <= LONGEST_WORD)
+        self._ids.update(islice(short, MOST_WORDS))
         return known | learnt
 
     def _by_parts(self, words: Sequence[str]) -> dict[str, bytes]:
@@ -88,7 +91,9 @@ def looks_at_words(tokenizer: Tokenizer) -> bool:
 
 
 def _added_tokens(tokenizer: Tokenizer) -> list[str]:
-    return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    """The tokenizer's own tokens, as they are written and as they are once texts are normalized."""
+    written = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    return [*written, *map(tokenizer.normalizer.normalize_str, written)] if tokenizer.normalizer else written
 
 
 def _special_tokens(tokenizer: Tokenizer) -> tuple[bytes, bytes]:

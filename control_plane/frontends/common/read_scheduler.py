@@ -63,8 +63,9 @@ _MORE_BEGUN_PER_S, _MOST_BEGUN_EVER = 4000, 128
 begin in any case, and if all are refused that takes a third of the time. The second is a bound on that, where each takes
 longer than thought: a longer turn must not make the next one longer still."""
 
-_READS_FOR_ONE = 4
-"""Reads at most for each request that begins: those of which none does, since it is refused unread, cost little."""
+_READS_FOR_ONE, _READING_PART, _MOST_READING_S = 4, 0.25, 0.005
+"""Reads at most for each request that begins, since most of which none does, as it is refused unread, cost little; a part of the
+turn before that they take at most, and a bound on that: a long turn must not make the next one as long."""
 
 
 class WaitingRequest(Protocol):
@@ -76,6 +77,10 @@ class WaitingRequest(Protocol):
 
 class BackloggedConnection(Protocol):
     """A connection with a backlog."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is read of it: to go on is to cancel some of its requests."""
 
     def read_backlog(self, until_s: float) -> bool:
         """Parse more until about `until_s`; returns whether more of the backlog can be parsed."""
@@ -107,17 +112,19 @@ class ReadScheduler:
         self._waiting: deque[WaitingRequest] = deque()
         self._most_begun, self._turn_began_s = MOST_BEGUN, 0.0
 
-    def begin(self, request: WaitingRequest) -> None:
-        """Begin a request's work: now, or in one of the next turns where that of many has begun in this one."""
+    def begin(self, request: WaitingRequest) -> bool:
+        """Begin a request's work: now, or in one of the next turns where that of many has begun in this one. Returns whether it has
+        begun; a connection that has one that waits reads no more until then, so that few of each client wait."""
         self._came += 1
         if self._begun >= self._most_begun:
             self._waiting.append(request)
-            return
+            return False
         if not self._begun:
             self._turn_began_s = self.now_s()
             asyncio.get_running_loop().call_soon(self._begin_waiting)
         self._begun += 1
         request.begin()
+        return True
 
     def _begin_waiting(self) -> None:
         """Begin the next turn, with those that have waited longest."""
@@ -162,29 +169,38 @@ class ReadScheduler:
         is_shared = now_s < self._shared_until_s
         took_s = now_s - self._ran_at_s
         if is_shared and self._came and took_s >= _REST_S:
-            self._read_requests(min(self._came, self._most_begun))
+            self._read_requests(min(self._came, self._most_begun), now_s + min(_READING_PART * took_s, _MOST_READING_S))
             self._read_sockets(_SOCKETS_AT_ONCE)
-            self._rested, self._ran_at_s = 0, self.now_s()
+            self._has_read()
         elif is_shared and self._rested < _REST_TURNS and took_s < _REST_S:
             self._rested += 1
         else:
             self._read(now_s, is_shared=is_shared)
             self._read_sockets(_SOCKETS_AT_ONCE if took_s >= _REST_S else 1)
-            self._rested, self._ran_at_s = 0, self.now_s()
-        self._came = 0
+            self._has_read()
         self._is_running = bool(self._behind or self._paused)
         if self._is_running:
             asyncio.get_running_loop().call_soon(self._run)
 
-    def _read_requests(self, count: int) -> None:
-        """Let those that are behind read so many requests that begin, one each after the other: turns are long, so that a part of
-        time would be less than what others get."""
+    def _has_read(self) -> None:
+        self._rested = self._came = 0
+        self._ran_at_s = self.now_s()
+
+    def _read_requests(self, count: int, until_s: float) -> None:
+        """Let those that are behind read so many requests that begin, one each after the other: turns are long, so that a small part
+        of time would be less than what others get."""
         until = self._came + count
+        has_ended = False
         for _ in range(_READS_FOR_ONE * count):
-            if not self._behind or self._came >= until:
+            if not self._behind or self._came >= until or self.now_s() >= until_s:
                 return
             connection = next(iter(self._behind))
             del self._behind[connection]
+            if connection.is_over:
+                if has_ended:  # one in a turn: what it cancels takes its time in the next one
+                    self._behind[connection] = None
+                    continue
+                has_ended = True
             if connection.read_backlog(_NO_TIME_S):
                 self._behind[connection] = None
 

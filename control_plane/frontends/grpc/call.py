@@ -57,8 +57,11 @@ class CallConnection(MessageConnection, Protocol):
     def handler_for(self, head: GrpcHead) -> tuple[GrpcHandler, Principal]:
         """The handler and the caller; raises a ControlPlaneError for an unknown method or a caller without the right."""
 
-    def begin(self, call: WaitingRequest) -> None:
-        """Begin the work on a call whose message is whole, now or in one of the next turns of the loop."""
+    def begin(self, call: WaitingRequest) -> bool:
+        """Begin the work on a call whose message is whole, now or in one of the next turns of the loop; returns whether it has begun."""
+
+    def has_begun(self) -> None:
+        """Note that a call has begun which had to wait."""
 
     def reset(self, stream: Stream) -> None:
         """End a stream without an answer, because the client opens no window for one."""
@@ -91,6 +94,7 @@ class Call:
         "_uncounted_bytes",
         "_unsent_bytes",
         "_unsent_step",
+        "_waits_to_begin",
     )
 
     def __init__(self, connection: CallConnection, stream: Stream) -> None:
@@ -105,7 +109,7 @@ class Call:
         self._task: asyncio.Task[None] | None = None
         self._came_s: float | None = None
         self._granted_bytes = self._uncounted_bytes = 0
-        self._is_whole = self._is_late = self._partial_is_counted = False
+        self._waits_to_begin = self._is_whole = self._is_late = self._partial_is_counted = False
         self._has_ended = False
         """Whether the client has ended its side of the stream."""
         self._received_bytes = 0
@@ -155,7 +159,7 @@ class Call:
         if self._handler is None:
             return False
         if self._messages is None:
-            return self._task is None
+            return self._task is None and not self._waits_to_begin
         return not self._reader.is_between_messages and not self._messages.is_holding_back
 
     # StreamListener
@@ -251,16 +255,21 @@ class Call:
         if self._frame is None:
             raise InvalidRequest("a unary call has one message, got none")
         self._is_whole = True
-        if self._uncounted_bytes:
-            self._note_uncounted(0)  # from here on it counts where it waits (`admission/waiting_room`)
         if self._task is not None and len(self._frame) <= UNCOUNTED_BYTES:  # it is whole, and needs no room any more
             self._task.cancel()
             self._task = None
-        if self._task is None:
-            self._connection.begin(self)
+        if self._task is None and not self._connection.begin(self):
+            self._waits_to_begin = True
+            if self._came_s is None:
+                self._came_s = asyncio.get_running_loop().time()
 
     def begin(self) -> None:
         """See `read_scheduler.WaitingRequest`."""
+        if self._waits_to_begin:
+            self._waits_to_begin = False
+            self._connection.has_begun()
+        if self._uncounted_bytes:
+            self._note_uncounted(0)  # from here on it counts where it waits (`admission/waiting_room`)
         if self._frame is None or self._handler is None:  # the client has left, or the call was refused
             return
         if self._came_s is None or not self._refused_as_late(self._came_s):

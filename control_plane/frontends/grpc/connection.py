@@ -130,6 +130,8 @@ class GrpcConnection(asyncio.Protocol):
         self.came_s: float | None = None
         self._has_backlog = False
         """Whether there is a backlog: more data has arrived than has been handled."""
+        self._unbegun = 0
+        """Calls whose work has not begun, since that of many others has in their turn."""
         self._has_read_much = False
         """Whether the socket is not read until the scheduler says so (`read_scheduler.PausedConnection`)."""
         self._is_paused = False
@@ -175,11 +177,11 @@ class GrpcConnection(asyncio.Protocol):
 
     def read_backlog(self, until_s: float) -> bool:
         """Handle the backlog for a while; see `read_scheduler.BackloggedConnection`."""
-        if self._is_over:
+        if self.is_over:
             has_more = self._state.end(_ENDED_AT_ONCE)
             self.flush()
             return has_more
-        if not self._writable.is_set():  # `resume_writing` schedules this connection again
+        if self._unbegun or not self._writable.is_set():  # `has_begun` and `resume_writing` schedule this connection again
             return False
         self._has_backlog = self._read(None, until_s)
         self._pause_as_needed()
@@ -194,7 +196,7 @@ class GrpcConnection(asyncio.Protocol):
         self._is_receiving = True
         try:
             has_backlog = state.go_on(_BACKLOG_FRAMES_AT_ONCE) if data is None else state.receive(data, _FRAMES_AT_ONCE)
-            while has_backlog and self._server.reads.now_s() < until_s:
+            while has_backlog and not self._unbegun and self._server.reads.now_s() < until_s:
                 has_backlog = state.go_on(_BACKLOG_FRAMES_AT_ONCE)
         except Http2Error as exc:
             has_backlog = False
@@ -205,8 +207,8 @@ class GrpcConnection(asyncio.Protocol):
         return has_backlog
 
     @property
-    def _is_over(self) -> bool:
-        """Whether nothing more is read, because the client has disconnected or has broken the protocol."""
+    def is_over(self) -> bool:
+        """See `read_scheduler.BackloggedConnection`: because the client has disconnected or has broken the protocol."""
         return self._transport is None or self._closing is not None
 
     def _end_streams(self) -> None:
@@ -242,11 +244,16 @@ class GrpcConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
         self._pause_as_needed()
-        if self._has_backlog:
+        self._schedule_backlog()
+
+    def _schedule_backlog(self) -> None:
+        if self._has_backlog and self._transport is not None:
             self._server.reads.add(self)
 
     def _pause_as_needed(self) -> None:
-        must_pause = self._has_backlog or self._has_read_much or self._closing is not None or not self._writable.is_set()
+        must_pause = (
+            self._has_backlog or self._has_read_much or self._unbegun > 0 or self._closing is not None or not self._writable.is_set()
+        )
         if self._transport is None or must_pause is self._is_paused:
             return
         self._is_paused = must_pause
@@ -329,11 +336,20 @@ class GrpcConnection(asyncio.Protocol):
                 raise PermissionDenied(reason)
         return self._server.application.handler_for(head, peer=self._peer, peer_is_local=self._peer_is_local)
 
-    def begin(self, call: WaitingRequest) -> None:
-        if self._has_backlog or len(self._state.streams) > MOST_BEGUN or len(self._server.connected) > MOST_BEGUN:
-            self._server.reads.begin(call)
-        else:
+    def begin(self, call: WaitingRequest) -> bool:
+        if not self._has_backlog and max(len(self._state.streams), len(self._server.connected)) <= MOST_BEGUN:
             call.begin()
+        elif not self._server.reads.begin(call):
+            self._unbegun += 1
+            self._pause_as_needed()
+            return False
+        return True
+
+    def has_begun(self) -> None:
+        self._unbegun -= 1
+        if not self._unbegun:
+            self._pause_as_needed()
+            self._schedule_backlog()
 
     def answer(self, stream: Stream, answer: GrpcAnswer) -> None:
         """Write a whole answer; the engine sends the rest when the client opens its window."""

@@ -111,6 +111,9 @@ class HttpConnection(asyncio.Protocol):
         self._waits_for_turn = False
         self._pause_as_needed()
 
+    is_over = False
+    """See `read_scheduler.BackloggedConnection`; of a client that has left nothing is left to cancel later."""
+
     def read_backlog(self, until_s: float) -> bool:
         """Parse the backlog for a while; see `read_scheduler.BackloggedConnection`."""
         while self._may_read_backlog:

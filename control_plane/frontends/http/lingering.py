@@ -39,6 +39,8 @@ class Lingering(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
+    is_over = False
+
     def read_backlog(self, until_s: float) -> bool:
         """See `read_scheduler.BackloggedConnection`; there is none, but a socket to be read."""
         self.read_socket()

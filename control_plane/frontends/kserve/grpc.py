@@ -161,7 +161,7 @@ class V2Grpc:
         # Two tables, since methods of administrators are refused to other machines where there are no API
         # keys.
         self._open: dict[str, GrpcHandler] = {
-            SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, admit=self._admit, late=self._late),
+            SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, admit=self._admit, late=partial(self._late, Frontend.GRPC)),
             SERVICE + "ModelStreamInfer": _STREAM_PLACEHOLDER,
             SERVICE + "ServerLive": GrpcHandler(unary=_live, max_bytes=_UNNAMED.max_bytes),
             **self._unary(
@@ -207,7 +207,8 @@ class V2Grpc:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
         if handler is _STREAM_PLACEHOLDER:
             self._admit(principal)
-            handler = GrpcHandler(stream=partial(self._relay.run, identify=partial(self._confirm, head, peer)), late=self._late)
+            run = partial(self._relay.run, identify=partial(self._confirm, head, peer))
+            handler = GrpcHandler(stream=run, late=partial(self._late, Frontend.GRPC_STREAM))
         return handler, principal
 
     def _principal(self, head: GrpcHead, action: Action, peer: str) -> Principal:
@@ -229,8 +230,8 @@ class V2Grpc:
         """Refuse a large inference before its message arrives. Raises PermissionDenied, LimitExceeded."""
         self._inference.refuse_by_head(Frontend.GRPC, principal)
 
-    def _late(self, principal: Principal, left_s: float) -> ControlPlaneError:
-        return self._inference.running.late(Frontend.GRPC, principal, left_s)
+    def _late(self, frontend: Frontend, principal: Principal, left_s: float) -> ControlPlaneError:
+        return self._inference.running.late(frontend, principal, left_s)
 
     def _identify(self, head: GrpcHead, peer: str) -> Principal:
         if not self._access.is_on:

@@ -80,7 +80,8 @@ class RunningRequests:
         error: ControlPlaneError = DeadlineExceeded("the deadline was over before the request was read")
         if left_s > 0.0:
             error = Overloaded("the gateway is too busy to read the request in time; try again later", retry_after_s=_LATE_RETRY_S)
-        with suppress(DeadlineExceeded, Overloaded), self.begin(frontend, principal):
+        running = self.begin_stream(principal) if frontend is Frontend.GRPC_STREAM else self.begin(frontend, principal)
+        with suppress(DeadlineExceeded, Overloaded), running:
             raise error
         return error
 

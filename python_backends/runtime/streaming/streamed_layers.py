@@ -25,6 +25,8 @@ from python_backends.runtime.streaming.layer_plan import BUFFERS, LayerPlan, pla
 ALIGNMENT = 512
 """Bytes; as PyTorch's own allocator places tensors on a GPU, so that libraries choose the same kernels."""
 
+_NO_LAYER = -1
+
 Event = Any
 """The end of a copy, as its device tells it."""
 
@@ -107,7 +109,7 @@ class _Layer:
 class _Buffer:
     index: int
     memory: Tensor
-    layer: int = -1
+    layer: int = _NO_LAYER
     """Number of the layer whose weights are there, or on their way."""
     copied: Event = None
 
@@ -147,9 +149,10 @@ class StreamedLayers:
     def _fill(self, number: int) -> None:
         buffer = self._buffers.popleft()
         self._buffers.append(buffer)
-        buffer.layer = number % len(self._layers)
-        weights = self._layers[buffer.layer].weights
+        layer, buffer.layer = number % len(self._layers), _NO_LAYER  # until the copy is on its way: it may fail
+        weights = self._layers[layer].weights
         buffer.copied = self._device.copy(weights, buffer.memory[: len(weights)])
+        buffer.layer = layer
 
 
 def stream_layers(model: nn.Module, layers: Sequence[nn.Module], budget_bytes: int, device: Device) -> LayerPlan:

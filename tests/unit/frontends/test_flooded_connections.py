@@ -48,6 +48,28 @@ async def test_of_many_requests_that_come_at_once_few_begin_in_a_turn(frontend: 
         assert {(await each) <= 10 for each in answers} == {True}
 
 
+async def test_of_each_connection_few_calls_wait_to_begin_however_fast_it_sends() -> None:
+    async with frontends() as it:
+        peers = [it.connect("grpc") for _ in range(3 * MOST_BEGUN)]
+        for connection, _ in peers:
+            connection.data_received(OPENING)
+        honest, unsent = Client(it, "grpc"), 0
+        for turn in range(30):
+            for connection, transport in peers:
+                if transport.is_paused:
+                    unsent += 2
+                else:
+                    connection.data_received(call(4 * turn + 1) + call(4 * turn + 3))
+            await asyncio.sleep(0)
+            assert len(it.grpc.reads._waiting) <= 3 * len(peers)
+        assert await honest.ask() <= 3 * len(peers) / MOST_BEGUN + 5
+        assert unsent > 0
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert it.behind.handled == 30 * 2 * len(peers) - unsent + 1
+        assert not any(transport.is_paused for _, transport in peers)
+
+
 @pytest.mark.parametrize("frontend", ["http", "grpc"])
 async def test_of_those_that_wait_to_begin_whoever_leaves_costs_nothing(frontend: str, caplog: pytest.LogCaptureFixture) -> None:
     async with frontends() as it:

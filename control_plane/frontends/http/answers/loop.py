@@ -98,6 +98,10 @@ class AnswerLoop:
             # Before the cancellation: `run` tells by it that the client is still there, and is to be answered.
             self._ended_by = error
             task.cancel(error)  # for the records of the request (`inference/in_flight/running_request`)
+        elif self._queue:  # it waits to begin
+            request, _, _, held_bytes = self._queue[0]
+            self._queue[0] = (request, self._server.render_error(error, request.target), False, held_bytes)
+            return True
         return self._is_answering
 
     async def run(self) -> None:

@@ -28,6 +28,7 @@ class Flooding:
     takes_s: float = 0.00001
     reads: list[int] = field(default_factory=list)
     """The number of pieces read in each call."""
+    is_over: bool = False
 
     def read_backlog(self, until_s: float) -> bool:
         self.reads.append(0)
@@ -336,3 +337,45 @@ async def test_where_turns_are_long_those_that_are_behind_read_as_many_requests_
         assert abs(flooding[0].left - flooding[1].left) <= 1
     for each in flooding:
         scheduler.remove(each)
+
+
+@pytest.mark.parametrize(("took_s", "reads_s"), [(0.00801, 0.002), (0.1, 0.005)])
+async def test_where_turns_are_long_reading_takes_a_part_of_one_however_little_begins(took_s: float, reads_s: float) -> None:
+    clock = Clock()
+    scheduler = ReadScheduler(clock)
+    flooding = Flooding(clock, left=500, takes_s=0.0005)
+    scheduler.add(flooding)
+    for turn in range(3):
+        before = flooding.left
+        scheduler.kept_up = Flooding(clock, left=0)
+        for _ in range(20):
+            scheduler.begin(Request([]))
+        clock.now_s += took_s
+        await asyncio.sleep(0)
+        assert (before - flooding.left) * 0.0005 == pytest.approx(reads_s, abs=0.0006) or turn == 0
+    scheduler.remove(flooding)
+
+
+async def test_where_turns_are_long_one_client_that_has_left_has_its_calls_cancelled_in_each() -> None:
+    clock = Clock()
+    scheduler = ReadScheduler(clock)
+    ended = [Flooding(clock, left=50, takes_s=0.0, is_over=True) for _ in range(9)]
+    behind = Flooding(clock, left=500, takes_s=0.0)
+    for each in (*ended, behind):
+        scheduler.add(each)
+    for turn in range(3):
+        before, read = sum(each.left for each in ended), behind.left
+        scheduler.kept_up = Flooding(clock, left=0)
+        for _ in range(20):
+            scheduler.begin(Request([]))
+        clock.now_s += 0.01
+        await asyncio.sleep(0)
+        assert turn == 0 or (before - sum(each.left for each in ended), behind.left < read) == (1, True)
+    for each in (*ended, behind):
+        scheduler.remove(each)
+
+
+async def test_whether_a_request_has_begun_is_told() -> None:
+    scheduler = ReadScheduler(Clock())
+    assert all(scheduler.begin(Request([])) for _ in range(MOST_BEGUN))
+    assert not scheduler.begin(Request([]))

@@ -95,6 +95,21 @@ def test_ids_are_the_tokenizers_own(texts: list[str]) -> None:
         assert lists(known, texts) == by_itself(texts)
 
 
+@pytest.mark.parametrize("text", ["URL_x", "x_URL", "url_", "(URL)", "a.URL,b"])
+def test_tokens_that_have_to_stand_by_themselves_are_found_where_the_tokenizer_finds_them(text: str) -> None:
+    tokenizer = bert()
+    tokenizer.add_tokens([AddedToken("URL", single_word=True, normalized=False)])
+
+    assert lists(KnownWords(tokenizer, MAX_TOKENS), [text]) == [tokenizer.encode(text).ids]
+
+
+def test_a_token_is_found_as_texts_are_normalized() -> None:
+    tokenizer = bert()
+    tokenizer.add_tokens([AddedToken("a≠b", normalized=True)])
+
+    assert lists(KnownWords(tokenizer, MAX_TOKENS), ["xa=b a=b"]) == [tokenizer.encode("xa=b a=b").ids]
+
+
 def test_known_words_are_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     known = KnownWords(TOKENIZER, MAX_TOKENS)
     first = lists(known, ["the cat sat"])
@@ -124,6 +139,7 @@ def test_words_are_kept_up_to_a_limit_and_longer_ones_are_not(monkeypatch: pytes
         assert all(len(word) <= known_words.LONGEST_WORD for word in known._ids)
     many = [" ".join(string.ascii_lowercase)]
     assert lists(known, many) == by_itself(many)
+    assert len(known._ids) <= 10
 
 
 def test_threads_do_not_take_words_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,14 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
 from control_plane.core.errors import GatewayStopping
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.http_errors import render_error
+from control_plane.frontends.common.read_scheduler import MOST_BEGUN
 from control_plane.frontends.http.answers.loop import AnswerLoop
 from control_plane.frontends.http.answers.writer import AnswerWriter
 from control_plane.frontends.http.limits import HttpLimits
@@ -46,6 +48,12 @@ class Intake:
         self.told.append("abort")
 
 
+class Nothing:
+    """Request of another connection."""
+
+    def begin(self) -> None: ...
+
+
 @dataclass
 class Bench:
     loop: AnswerLoop
@@ -54,6 +62,7 @@ class Bench:
     transport: Transport
     intake: Intake
     may_answer: asyncio.Event
+    server: HttpServer
 
     def add(self, target: bytes, stream: BodyPieces | None = None) -> None:
         assert self.budget.try_acquire(HELD)
@@ -74,7 +83,7 @@ async def bench() -> AsyncIterator[Bench]:
     loop = AnswerLoop(server, writer, intake)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(loop.run())
-        yield Bench(loop, task, budget, transport, intake, may_answer)
+        yield Bench(loop, task, budget, transport, intake, may_answer, server)
         task.cancel()
 
 
@@ -117,6 +126,19 @@ async def test_the_request_in_flight_is_answered_by_what_ends_it() -> None:
         await settle()
         assert it.transport.written.startswith(b"HTTP/1.1 503 ")
         assert it.budget.held_bytes == 0
+
+
+async def test_a_request_that_waits_to_begin_is_answered_by_what_ends_it() -> None:
+    async with bench() as it:
+        await settle()
+        for _ in range(2 * MOST_BEGUN):  # of other connections, of which many begin in this turn
+            cast("dict[object, str]", it.server._connections)[object()] = ""
+            it.server.reads.begin(Nothing())
+        it.add(b"/one")
+        assert it.loop.end_request(GatewayStopping(), it.task)
+        await settle()
+        assert it.transport.written.startswith(b"HTTP/1.1 503 ")
+        assert (it.task.done(), it.budget.held_bytes) == (True, 0)
 
 
 async def test_a_cancelled_request_has_no_answer() -> None:

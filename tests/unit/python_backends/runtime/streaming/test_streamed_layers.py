@@ -172,6 +172,29 @@ def test_after_a_run_that_failed_the_next_is_right(llama: Path, at: int) -> None
     assert same(logits(model), right)
 
 
+class Failing(PretendedDevice):
+    """Device of which one copy fails."""
+
+    fails_at = -1
+
+    def copy(self, source: Tensor, target: Tensor) -> int:
+        if self.copies == self.fails_at:
+            self.fails_at = -1
+            raise Failure
+        return super().copy(source, target)
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_after_a_copy_that_failed_the_next_run_is_right(llama: Path, at: int) -> None:
+    right, device = logits(loaded(llama)), Failing()
+    model, _ = streamed(llama, device, 2)
+    device.fails_at = device.copies + at
+    with pytest.raises(Exception, match="the language model failed"):
+        logits(model)
+
+    assert same(logits(model), right)
+
+
 def test_layers_of_different_sizes_share_buffers() -> None:
     torch.manual_seed(1)
     layers = [nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 8)) for width in (4, 300, 20, 70, 300, 9)]
