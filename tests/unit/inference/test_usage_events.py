@@ -156,6 +156,21 @@ async def _stream(bench: Bench) -> None:
         stream.outcome = Outcome.ANSWERED
 
 
+@pytest.mark.parametrize(("frontend", "metered"), [(Frontend.GRPC, 1), (Frontend.GRPC_STREAM, 0)])
+@pytest.mark.parametrize(
+    ("left_s", "error", "outcome"), [(0.5, Overloaded, Outcome.REFUSED), (0.0, DeadlineExceeded, Outcome.DEADLINE_EXCEEDED)]
+)
+async def test_what_was_not_read_in_time_is_recorded_as_its_kind(
+    frontend: Frontend, metered: int, left_s: float, error: type[Exception], outcome: Outcome
+) -> None:
+    bench = Bench()
+
+    assert isinstance(bench.service.running.late(frontend, TEAM, left_s), error)
+    assert bench.recorder.outcomes == [outcome]
+    assert [event.frontend for event in bench.meter.events] == [frontend] * metered
+    assert bench.service.in_flight == 0
+
+
 def test_each_request_that_a_server_computes_is_counted_as_work_also_those_of_a_stream() -> None:
     bench, refused = Bench(), Request()
     refused.error = InvalidRequest("x")
