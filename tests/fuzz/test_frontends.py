@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.grpc.connection import GrpcLimits
+from control_plane.frontends.grpc.limits import GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.kserve.grpc import V2Grpc
 from control_plane.host.network.listening import bind_tcp

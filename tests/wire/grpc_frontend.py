@@ -14,8 +14,8 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.core.principal import Principal
-from control_plane.frontends.grpc.connection import GrpcApplication, GrpcLimits
-from control_plane.frontends.grpc.handler import GrpcHandler
+from control_plane.frontends.grpc.handler import GrpcApplication, GrpcHandler
+from control_plane.frontends.grpc.limits import GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.kserve.grpc import SERVICE, V2Grpc
 from control_plane.host.network.exposure import AllowedHosts

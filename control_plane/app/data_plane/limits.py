@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from control_plane.auth.access import Access
 from control_plane.frontends.common.connection_limits import ConnectionCaps, descriptors_wanted, fit
-from control_plane.frontends.grpc.connection import GrpcLimits
+from control_plane.frontends.grpc.limits import GrpcLimits
 from control_plane.frontends.http.limits import HttpLimits
 from control_plane.host.open_files import allow_open_files
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits

@@ -7,24 +7,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import Protocol
 
-from control_plane.core.errors import DEFECT_TEXT, ControlPlaneError, GatewayStopping, InvalidRequest, Overloaded, RequestTimeout
+from control_plane.core.errors import ControlPlaneError, GatewayStopping, InvalidRequest, Overloaded, RequestTimeout
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.read_scheduler import WaitingRequest
-from control_plane.frontends.common.status import STATUS, advice_of, message_of
-from control_plane.frontends.grpc.handler import GrpcHandler
+from control_plane.frontends.grpc.handler import GrpcHandler, failure
 from control_plane.frontends.grpc.message_stream import MessageConnection, MessageStream
 from control_plane.host.memory.large_buffers import free_in_steps
-from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, GrpcStatus, MessageFrame, MessageReader, read_head, status_answer
+from control_plane.protocols.grpc import GrpcHead, MessageFrame, MessageReader, read_head
 from control_plane.protocols.http2.headers import Fields
 from control_plane.protocols.http2.stream import Stream
 from control_plane.triton.ports import GrpcCall
-
-_log = logging.getLogger(__name__)
 
 _UNREAD_PART = 0.5
 """Part of its time for which a call may wait in its connection's backlog. Answered in their order, with nothing refused but what has
@@ -396,14 +392,3 @@ class Call:
         if self._granted_bytes:
             self._connection.budget.release(self._granted_bytes)
             self._granted_bytes = 0
-
-
-def failure(error: Exception) -> GrpcAnswer:
-    """Render an error as a gRPC status, with advice as metadata. Anything but a ControlPlaneError is a defect: it is
-    logged, and the caller is not told its text."""
-    if not isinstance(error, ControlPlaneError):
-        _log.error("a call failed in the gateway; this is a defect", exc_info=error)
-        return status_answer(GrpcStatus.INTERNAL, DEFECT_TEXT)
-    return status_answer(
-        STATUS[error.code].grpc.value[0], message_of(error), tuple((name.lower(), value) for name, value in advice_of(error))
-    )

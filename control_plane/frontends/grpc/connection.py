@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Sized
 from typing import Protocol, cast
 
 from control_plane.concurrency.turn_writes import TurnWrites
 from control_plane.core.errors import ControlPlaneError, PermissionDenied
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.common.connection_limits import Network
 from control_plane.frontends.common.connection_server import address_of, is_local
 from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES, MOST_BEGUN, ReadScheduler, WaitingRequest
 from control_plane.frontends.grpc.call import Call
-from control_plane.frontends.grpc.handler import GrpcHandler
+from control_plane.frontends.grpc.handler import GrpcApplication, GrpcHandler
+from control_plane.frontends.grpc.limits import GrpcLimits
 from control_plane.host.network.exposure import AllowedHosts
 from control_plane.protocols.grpc import HEAD, GrpcAnswer, GrpcHead, MessageFrame
 from control_plane.protocols.http2.connection import Http2Connection
@@ -28,7 +27,7 @@ from control_plane.protocols.http2.frames import Code, Http2Error
 from control_plane.protocols.http2.headers import Fields, KnownBlocks, encode_fields, encode_varying
 from control_plane.protocols.http2.limits import Http2Limits
 from control_plane.protocols.http2.output import write_output
-from control_plane.protocols.http2.stream import Stream, WholeAnswer, WholeCall
+from control_plane.protocols.http2.stream import Stream
 
 _log = logging.getLogger(__name__)
 
@@ -45,34 +44,6 @@ _LINGER_S = 1.0
 
 _MAX_GOAWAY_WAIT_S = 1.0
 """Seconds after which a client that has not acknowledged our first GOAWAY is taken to have read it."""
-
-
-@dataclass(frozen=True, slots=True)
-class GrpcLimits:
-    """Limits that a gRPC server sets for each connection: sizes, counts and time-outs."""
-
-    max_message_bytes: int
-    max_connections: int
-    max_header_bytes: int = 16 * 2**10
-    header_timeout_s: float = 10.0
-    """Seconds for the connection preface."""
-    body_timeout_s: float = 60.0
-    """Seconds without progress: of an incomplete message, or of an answer for which the client opens no window."""
-    idle_timeout_s: float = 300.0
-    """Seconds that a connection may be without calls; 0 means no limit."""
-    source_share: float = 1.0
-    trusted_proxies: Sequence[Network] = ()
-    """Both as in `HttpLimits`."""
-
-
-class GrpcApplication(Protocol):
-    """Port to the application that answers calls."""
-
-    def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
-        """The handler and the caller; raises a ControlPlaneError for an unknown method or a caller without the right."""
-
-    def verbatim_answers(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
-        """The verbatim cache as one connection asks it; for a call that has to be parsed it has None."""
 
 
 class ConnectionHost(Protocol):

@@ -14,7 +14,9 @@ from control_plane.concurrency.turn_writes import TurnWrites
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_server import ConnectionServer
 from control_plane.frontends.common.read_scheduler import ReadScheduler
-from control_plane.frontends.grpc.connection import GrpcApplication, GrpcConnection, GrpcLimits
+from control_plane.frontends.grpc.connection import GrpcConnection
+from control_plane.frontends.grpc.handler import GrpcApplication
+from control_plane.frontends.grpc.limits import GrpcLimits
 from control_plane.host.network.exposure import AllowedHosts
 from control_plane.protocols.http2 import huffman as http2_huffman
 from control_plane.protocols.http2.headers import KnownBlocks

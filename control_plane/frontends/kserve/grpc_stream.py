@@ -22,7 +22,7 @@ from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
-from control_plane.frontends.grpc.call import failure
+from control_plane.frontends.grpc.handler import failure
 from control_plane.frontends.grpc.message_stream import MessageStream
 from control_plane.frontends.kserve.grpc_infer import InferMessage, outcome_of_code
 from control_plane.frontends.kserve.grpc_stream_messages import (

@@ -13,7 +13,7 @@ from control_plane.auth.access import Access
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Principal
-from control_plane.frontends.grpc.call import failure
+from control_plane.frontends.grpc.handler import failure
 from control_plane.inference.caching.verbatim_cache import MessageKey, VerbatimCache
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcAnswer, GrpcHead
 from control_plane.protocols.head_template import Http2Template

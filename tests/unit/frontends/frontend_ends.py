@@ -11,8 +11,9 @@ from control_plane.core.errors import Unauthenticated
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.grpc.connection import GrpcConnection, GrpcLimits
+from control_plane.frontends.grpc.connection import GrpcConnection
 from control_plane.frontends.grpc.handler import GrpcHandler
+from control_plane.frontends.grpc.limits import GrpcLimits
 from control_plane.frontends.grpc.message_stream import MessageStream
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.http.connection import HttpConnection
