@@ -7,7 +7,6 @@ import gzip
 import logging
 import socket
 import ssl
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from operator import itemgetter
@@ -32,7 +31,6 @@ from tests.fakes import FakeGrpc
 from tests.fakes.governance import governance
 from tests.tls_files import Authority
 from tests.wire.grpc_frontend import INFER, LIMITS, MAX_MESSAGE_BYTES, frontend, infer_message, message_of, until
-from tests.wire.h2_calls import HEAD, ask, ended
 from tests.wire.http.test_http_leaving import freed_at_once
 
 OUTCOMES = {
@@ -136,66 +134,6 @@ class TestTime:
         async with frontend() as it:
             await it.call(INFER, infer_message(), timeout=5.0)
             assert it.upstream.grpc.calls.timeouts_s[0] == pytest.approx(5.0, abs=2.0)
-
-    async def test_of_calls_that_wait_unread_those_that_are_late_by_then_cost_no_work(self) -> None:
-        def answer(call: GrpcCall) -> GrpcAnswer:
-            time.sleep(0.02)  # the whole process is busy with it, so that the others wait
-            return message_answer(message_of(call))
-
-        async with frontend(FakeGrpc(answer=answer)) as it:
-            peer = await it.peer()
-            calls = range(1, 401, 2)
-            for stream_id in calls:
-                peer.state.send_headers(stream_id, [*HEAD, ("grpc-timeout", "100m")])
-                peer.state.send_data(stream_id, frame_message(infer_message()), end_stream=True)
-            await peer.flush()
-            statuses = [await ended(peer, stream_id) for stream_id in calls]
-            assert statuses[0] == "0"
-            assert statuses[-1] == "4"
-            assert statuses.count("0") == len(it.upstream.grpc.requests)
-            assert statuses.count("4") == it.recorder.outcomes.count(Outcome.DEADLINE_EXCEEDED) > 100
-            assert statuses.count("14") == it.recorder.outcomes.count(Outcome.REFUSED)
-            assert await ask(peer, 401) == infer_message()
-
-    async def test_a_call_that_has_waited_unread_for_most_of_its_time_is_refused_while_it_can_still_be_asked_elsewhere(self) -> None:
-        waits = [1.2]
-
-        def answer(call: GrpcCall) -> GrpcAnswer:
-            time.sleep(waits.pop() if waits else 0.0)
-            return message_answer(message_of(call))
-
-        async with frontend(FakeGrpc(answer=answer)) as it:
-            peer = await it.peer()
-            calls = range(1, 401, 2)
-            for stream_id in calls:
-                peer.state.send_headers(stream_id, [*HEAD, ("grpc-timeout", "2S")])
-                peer.state.send_data(stream_id, frame_message(infer_message()), end_stream=True)
-            await peer.flush()
-            statuses = [await ended(peer, stream_id) for stream_id in calls]
-            assert set(statuses) == {"0", "14"}
-            assert statuses[-1] == "14"
-            assert statuses.count("0") == len(it.upstream.grpc.requests) < 100
-            refused = next(each for each in peer.events if dict(getattr(each, "headers", ())).get("grpc-status") == "14")
-            assert "too busy to read" in dict(refused.headers)["grpc-message"]
-
-    async def test_what_a_call_waited_unread_is_taken_off_its_timeout(self) -> None:
-        waits = [0.2]
-
-        def answer(call: GrpcCall) -> GrpcAnswer:
-            time.sleep(waits.pop() if waits else 0.0)
-            return message_answer(message_of(call))
-
-        async with frontend(FakeGrpc(answer=answer)) as it:
-            peer = await it.peer()
-            calls = range(1, 401, 2)
-            for stream_id in calls:
-                peer.state.send_headers(stream_id, [*HEAD, ("grpc-timeout", "5S")])
-                peer.state.send_data(stream_id, frame_message(infer_message()), end_stream=True)
-            await peer.flush()
-            assert {await ended(peer, stream_id) for stream_id in calls} == {"0"}
-            timeouts_s = it.upstream.grpc.calls.timeouts_s
-            assert timeouts_s[0] > 4.8
-            assert max(timeouts_s[-100:]) <= 4.8
 
     @pytest.mark.parametrize(("method", "timeout_s"), [(INFER, 30.0), (SERVICE + "ModelReady", 20.0)])
     async def test_one_that_gives_none_has_the_default(self, method: str, timeout_s: float) -> None:

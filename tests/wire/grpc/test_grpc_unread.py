@@ -1,0 +1,69 @@
+"""gRPC calls that wait unread behind others of their connection, while the whole process is busy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import chain, repeat
+
+from control_plane.core.infer_call import Outcome
+from control_plane.protocols.grpc import GrpcAnswer, frame_message, message_answer
+from control_plane.triton.ports import GrpcCall
+from tests.fakes import FakeGrpc
+from tests.h2_peer import H2Peer
+from tests.wire.grpc_frontend import frontend, infer_message, message_of
+from tests.wire.h2_calls import HEAD, ask, ended
+
+CALLS = range(1, 401, 2)
+"""Stream ids, whose calls are sent together."""
+
+
+def busy(first_s: float, then_s: float = 0.0) -> Callable[[GrpcCall], GrpcAnswer]:
+    """Triton's answers, the first of which and the others keep the whole process busy for so long."""
+    waits = chain([first_s], repeat(then_s))
+
+    def answer(call: GrpcCall) -> GrpcAnswer:
+        time.sleep(next(waits))
+        return message_answer(message_of(call))
+
+    return answer
+
+
+async def statuses_of(peer: H2Peer, *, timeout: str) -> list[str]:
+    """Send all calls at once, each with this `grpc-timeout`; return their statuses."""
+    for stream_id in CALLS:
+        peer.state.send_headers(stream_id, [*HEAD, ("grpc-timeout", timeout)])
+        peer.state.send_data(stream_id, frame_message(infer_message()), end_stream=True)
+    await peer.flush()
+    return [await ended(peer, stream_id) for stream_id in CALLS]
+
+
+async def test_those_that_are_late_by_then_cost_no_work() -> None:
+    async with frontend(FakeGrpc(answer=busy(0.02, 0.02))) as it:
+        peer = await it.peer()
+        statuses = await statuses_of(peer, timeout="100m")
+        assert statuses[0] == "0"
+        assert statuses[-1] == "4"
+        assert statuses.count("0") == len(it.upstream.grpc.requests)
+        assert statuses.count("4") == it.recorder.outcomes.count(Outcome.DEADLINE_EXCEEDED) > 100
+        assert statuses.count("14") == it.recorder.outcomes.count(Outcome.REFUSED)
+        assert await ask(peer, CALLS[-1] + 2) == infer_message()
+
+
+async def test_one_that_has_waited_for_most_of_its_time_is_refused_while_it_can_still_be_asked_elsewhere() -> None:
+    async with frontend(FakeGrpc(answer=busy(1.2))) as it:
+        peer = await it.peer()
+        statuses = await statuses_of(peer, timeout="2S")
+        assert set(statuses) == {"0", "14"}
+        assert statuses[-1] == "14"
+        assert statuses.count("0") == len(it.upstream.grpc.requests) < 100
+        refused = next(each for each in peer.events if dict(getattr(each, "headers", ())).get("grpc-status") == "14")
+        assert "too busy to read" in dict(refused.headers)["grpc-message"]
+
+
+async def test_what_one_waited_is_taken_off_its_timeout() -> None:
+    async with frontend(FakeGrpc(answer=busy(0.2))) as it:
+        assert set(await statuses_of(await it.peer(), timeout="5S")) == {"0"}
+        timeouts_s = it.upstream.grpc.calls.timeouts_s
+        assert timeouts_s[0] > 4.8
+        assert max(timeouts_s[-100:]) <= 4.8
