@@ -72,7 +72,7 @@ class Asks:
         return tenant, Ask(HTTP, made.model, made.data, made.answer, deadline_s=COLD_DEADLINE_S, is_cold=True)
 
     def fresh(self, *, is_http: bool) -> Ask:
-        """One of the first tenant's, that is computed each time."""
+        """Return the first tenant's request to the model whose answers are not cached."""
         return self._make(FRESH, 0, 0, is_http)
 
     def _infer(self, model: str, number: int, tenant: int, *, is_http: bool) -> Ask:

@@ -28,11 +28,11 @@ _OK, _REFUSED, _EXPIRED = 200, (429, 503), 504
 
 @dataclass(frozen=True, slots=True)
 class Flooded:
-    """What h2load's requests of one protocol were answered."""
+    """Counts and latencies of h2load's requests over one protocol."""
 
     way: str
     requests: int
-    """As many as were to be sent."""
+    """Requests that were planned."""
     sent: int
     answers: int
     refused: int

@@ -34,9 +34,9 @@ class Run:
     step_ms: float
     """From one token of an answer to its next."""
     copied_mib: float
-    """Of weights, to the GPU in each step; NaN where it is not known."""
+    """MiB of weights that each step copies to the GPU; NaN where it is not known."""
     held_mib: float
-    """Of weights on the GPU."""
+    """MiB of weights that are on the GPU at any time."""
     differing: float
     """Tokens of the answers that are not those that the model with all of its weights on the GPU wrote first; its own later answers to
     many sequences have some, too."""
@@ -47,7 +47,7 @@ class Report(report.Report):
 
     @property
     def bus_bytes_per_s(self) -> float:
-        """What a copy to the GPU gets while nothing computes."""
+        """Bandwidth of a copy from the host to the GPU while nothing computes."""
         found: float = self.result.more["bus_bytes_per_s"]
         return found
 

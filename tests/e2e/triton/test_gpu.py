@@ -146,7 +146,7 @@ def test_the_shipped_encoder_answers_from_the_gpu_as_from_the_cpu(start: Start, 
 
 MIB = 2**20
 WHOLE_MIB, PART_MIB = 770, 140
-"""Of weights: twelve layers of 64 MiB, and the least that works."""
+"""MiB of weights on the GPU: all twelve layers of 64 MiB, and the smallest budget that is accepted."""
 _LANGUAGE_MODEL = """
 backend: "text_generator"
 instance_group [ { kind: KIND_GPU count: 1 } ]

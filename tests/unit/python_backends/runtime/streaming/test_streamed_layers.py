@@ -227,7 +227,7 @@ LARGER = transformers.LlamaConfig(
     vocab_size=1000, hidden_size=1024, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=4, intermediate_size=4096,
     max_position_embeddings=256, dtype="bfloat16",
 )  # fmt: skip
-"""Of 29 MiB a layer, whose copy takes longer than it computes."""
+"""A model with layers of 29 MiB each, which take longer to copy than to compute."""
 MIB = 1 << 20
 WHOLE_MIB = 236
 LEAST_MIB = 62
