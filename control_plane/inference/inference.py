@@ -44,7 +44,7 @@ from control_plane.inference.model_names import ModelNames
 from control_plane.inference.requests import FrontendRequest, GenerateRequest, InferRequest
 from control_plane.inference.retries.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
 from control_plane.inference.routes.arm_observations import ArmObservations
-from control_plane.inference.routes.latency_dial import AdmissionForecast, LatencyDial
+from control_plane.inference.routes.budget_dial import AdmissionForecast, BudgetDial
 from control_plane.inference.routes.shadowing import Shadow
 from control_plane.inference.routes.targets import Arm, Assignee, RouteTargets
 from control_plane.inference.run_steps import run_in_steps
@@ -107,7 +107,7 @@ class InferenceService:
         self._cached = cached
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
-        self.dial = LatencyDial(AdmissionForecast(governance, self.models, self.dispatch.ready_in_s))
+        self.dial = BudgetDial(AdmissionForecast(governance, self.models, self.dispatch.ready_in_s))
         self._targets = RouteTargets(governance.access, self.dial)
         self.classes = Classes(self.dispatch)
         self.sequence_types = SequenceTypes(self.dispatch)

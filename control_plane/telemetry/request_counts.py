@@ -181,11 +181,14 @@ class CopiedDurations:
 
 @dataclass(frozen=True, slots=True)
 class BudgetCount:
-    """Count of answers to requests with a latency budget, by what was chosen and by whether it kept the budget."""
+    """Count of answers to requests with a budget, by what was chosen and by whether it kept to the budget."""
 
+    budget: str
+    """Kind of the budget: `latency`."""
     route: str
     model: str
-    is_within: bool
+    result: str
+    """`within`, or `late`."""
     count: int
 
 

@@ -95,7 +95,7 @@ def _own_page() -> str:
         copied=tuple(CopiedCount(name, name, result, 1) for result in Copied),
         copied_took=tuple(CopiedDurations(name, name, half, (0,) * (len(BUCKETS_S) + 1), 1.0) for half in Half),
         deliveries=tuple(DeliveryCount(kind, state, 1) for kind, state in product(DeliveryKind, attempts)),
-        budgets=tuple(BudgetCount(name, name, is_within, 1) for is_within in (True, False)),
+        budgets=tuple(BudgetCount("latency", name, name, result, 1) for result in ("within", "late")),
         events=tuple(EventCount(stream, is_published, 1) for stream, is_published in product(Stream, (True, False))),
         work=(_work(name),),
     )

@@ -2,9 +2,7 @@
 
 An expectation is a mean, and half of all answers take longer. So it is multiplied by a margin that is learned: nine of
 ten requests are answered sooner. Requests that go to a faster model count as such, too, so the margin shrinks while it
-keeps requests away; what made answers late may be over. A model that seems too slow even on average is asked now and
-then all the same, or nothing would be learned of it again, and a first answer that warmed it up would be believed for
-good. Pure; called by `inference/routes/latency_dial`.
+keeps requests away; what made answers late may be over. Pure; called by `inference/routes/budget_dial`.
 """
 
 from __future__ import annotations
@@ -15,10 +13,6 @@ _UP = 0.05
 _DOWN = _UP * _LATE / (1 - _LATE)
 """Parts by which an answer that was late raises the margin, and one that was not lowers it: it stays where `_LATE` are late."""
 _LEAST, _MOST = 0.25, 16.0
-_TRIED_AFTER = 25
-"""Requests in a row that are kept away before one is let through."""
-_FAR = 16.0
-"""Times the budget that an answer should take from which on so many more are kept away before one is."""
 
 
 class LatencyMargin:
@@ -26,23 +20,18 @@ class LatencyMargin:
 
     def __init__(self) -> None:
         self._margin = 1.0
-        self._kept_away = 0
 
     def needed_s(self, expected_s: float) -> float:
         """Return the seconds in which nine of ten answers come that are expected in `expected_s`."""
         return expected_s * self._margin
 
     def fits(self, expected_s: float, budget_s: float) -> bool:
-        """Whether a request is to go to this model, which should answer it in `expected_s` on average; 0 where nothing is
-        known."""
-        if self.needed_s(expected_s) > budget_s:
-            if self._margin > 1.0:
-                self._margin = max(1.0, self._margin * (1 - _DOWN))
-            self._kept_away += 1
-            if self._kept_away <= _TRIED_AFTER * max(1.0, expected_s / (_FAR * budget_s)):
-                return False
-        self._kept_away = 0
-        return True
+        """Whether an answer that is expected in `expected_s` on average (0: nothing is known) should come within a budget."""
+        if self.needed_s(expected_s) <= budget_s:
+            return True
+        if self._margin > 1.0:
+            self._margin = max(1.0, self._margin * (1 - _DOWN))
+        return False
 
     def answered(self, expected_s: float, took_s: float) -> None:
         """Note an answer that was expected in `expected_s`."""

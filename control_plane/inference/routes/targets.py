@@ -16,7 +16,8 @@ from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.inference.domain.assignment import target_of, unit_digest
-from control_plane.inference.routes.latency_dial import BUDGET_HEADER, BudgetChoice, LatencyDial, budget_s_of
+from control_plane.inference.domain.budgets import budgets_of
+from control_plane.inference.routes.budget_dial import BudgetChoice, BudgetDial
 from control_plane.objects.domain.route import WHOLE, Route, arm_name
 
 TARGET_HEADER = "tidegate-target"
@@ -55,7 +56,7 @@ class Arm:
     is_assigned: bool = True
     """False where the caller chose the target, which says nothing of other requests."""
     by_budget: BudgetChoice | None = None
-    """The choice by the request's latency budget; None: it has none, or was assigned by something else."""
+    """The choice by the request's budgets; None: it has none, or was assigned by something else."""
 
     def beside(self, other: Arm) -> Arm:
         """Return the assignment of this call to the model that `other`, of the same route, was assigned to, if that is one
@@ -100,7 +101,7 @@ def ends_of(body: bytes | bytearray | memoryview) -> tuple[bytes, ...]:
 class RouteTargets:
     """Chooser of targets, of one process."""
 
-    def __init__(self, access: Access, dial: LatencyDial) -> None:
+    def __init__(self, access: Access, dial: BudgetDial) -> None:
         self._access = access
         self._dial = dial
         self._sequences = BoundedCache[int, tuple[str, str]].of_entries(_MAX_SEQUENCES)
@@ -123,9 +124,9 @@ class RouteTargets:
         chosen = stable if target is None else replace(call, model_name=target.model, model_version=target.version)
         if call.sequence_id:
             chosen = self._where_it_began(route, call, stable, chosen, principal.tenant)
-        elif target is None and route.faster and (budget_s := budget_s_of(request.field(BUDGET_HEADER), route)) is not None:
+        elif target is None and route.faster and (budgets := budgets_of(request.field, route)) is not None:
             faster = (replace(call, model_name=each.model, model_version=each.version) for each in route.faster)
-            choice = self._dial.choose([stable, *faster], budget_s, tenant=principal.tenant)
+            choice = self._dial.choose([stable, *faster], budgets, tenant=principal.tenant)
             return Arm(route, choice.call, stable, digest, by_budget=choice)
         return Arm(route, chosen, stable, digest)
 

@@ -113,15 +113,7 @@ def _retries(counts: RequestCounts) -> Iterator[Metric]:
         retries.add_metric((each.kind, "sent" if each.is_allowed else "refused"), each.count)
     yield retries
     yield from _copies(counts)
-    budgets = CounterMetricFamily(
-        "tidegate_latency_budget_requests",
-        "Answers to requests with a latency budget, by route, by the model that was chosen, and by whether they came within it: result "
-        "within or late.",
-        labels=("route", "model", "result"),
-    )
-    for budget in counts.budgets:
-        budgets.add_metric((budget.route, budget.model, "within" if budget.is_within else "late"), budget.count)
-    yield budgets
+    yield from _budgets(counts)
     deliveries = CounterMetricFamily(
         "tidegate_job_deliveries",
         "Attempts to deliver what jobs have come to, by kind (output, webhook) and by what became of them: delivered, pending (it is "
@@ -165,6 +157,18 @@ def _copies(counts: RequestCounts) -> Iterator[Metric]:
         buckets = list(zip(bounds, accumulate(half.buckets), strict=True))  # Prometheus' are cumulative
         took.add_metric((half.route, half.model, half.half), buckets, half.seconds)
     yield took
+
+
+def _budgets(counts: RequestCounts) -> Iterator[Metric]:
+    latency = CounterMetricFamily(
+        "tidegate_latency_budget_requests",
+        "Answers to requests with a latency budget, by route, by the model that was chosen, and by whether they came within it: result "
+        "within or late.",
+        labels=("route", "model", "result"),
+    )
+    for each in counts.budgets:
+        latency.add_metric((each.route, each.model, each.result), each.count)
+    yield latency
 
 
 def _shared_cache(counts: SharedCacheCounts, away: int, answer_s: float) -> Iterator[Metric]:

@@ -44,7 +44,7 @@ A = RequestCounts(
     hedged_units=1.5,
     copied=(CopiedCount("r", "n", Copied.BUSY, 1),),
     copied_took=(CopiedDurations("r", "n", Half.COPY, (1, 2), 0.5),),
-    budgets=(BudgetCount("r", "m", True, 2),),
+    budgets=(BudgetCount("latency", "r", "m", "within", 2),),
     deliveries=(DeliveryCount("webhook", "pending", 2),),
 )
 B = RequestCounts(
@@ -67,7 +67,7 @@ B = RequestCounts(
     hedged_units=2.0,
     copied=(CopiedCount("r", "n", Copied.BUSY, 2), CopiedCount("s", "n", Copied.BUSY, 4)),
     copied_took=(CopiedDurations("r", "n", Half.ORIGINAL, (5, 0), 1.0), CopiedDurations("r", "n", Half.COPY, (3, 4), 1.0)),
-    budgets=(BudgetCount("r", "m", True, 3), BudgetCount("r", "m", False, 1)),
+    budgets=(BudgetCount("latency", "r", "m", "within", 3), BudgetCount("latency", "r", "m", "late", 1)),
     deliveries=(DeliveryCount("webhook", "pending", 3), DeliveryCount("webhook", "gone", 1)),
 )
 
@@ -93,7 +93,7 @@ def test_the_total_adds_what_is_of_one_kind_and_keeps_the_rest_apart() -> None:
         hedged_units=3.5,
         copied=(CopiedCount("r", "n", Copied.BUSY, 3), CopiedCount("s", "n", Copied.BUSY, 4)),
         copied_took=(CopiedDurations("r", "n", Half.COPY, (4, 6), 1.5), CopiedDurations("r", "n", Half.ORIGINAL, (5, 0), 1.0)),
-        budgets=(BudgetCount("r", "m", True, 5), BudgetCount("r", "m", False, 1)),
+        budgets=(BudgetCount("latency", "r", "m", "within", 5), BudgetCount("latency", "r", "m", "late", 1)),
         deliveries=(DeliveryCount("webhook", "pending", 5), DeliveryCount("webhook", "gone", 1)),
     )
 

@@ -168,7 +168,7 @@ def test_tenants_and_models_of_the_cache_are_bounded_too() -> None:
 
 def test_answers_to_latency_budgets_are_told_by_route_and_model() -> None:
     bench = Bench()
-    bench.cache = {"budgets": (BudgetCount("r", "large", True, 3), BudgetCount("r", "small", False, 1))}
+    bench.cache = {"budgets": (BudgetCount("latency", "r", "large", "within", 3), BudgetCount("latency", "r", "small", "late", 1))}
     found = bench.samples("tidegate_latency_budget_requests_total")
     assert found == {("large", "within", "r"): 3.0, ("small", "late", "r"): 1.0}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from control_plane.inference.routes.budget_dial import Expected
 from control_plane.objects.domain.route import FasterModel, Route, Target
 from control_plane.protocols.grpc import GrpcAnswer
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
@@ -57,9 +58,9 @@ async def test_who_gives_it_time_gets_the_accurate_model_and_who_does_not_the_fa
             assert said(await ask(client, number, headers=PATIENT)) == "stable"
             assert said(await ask(client, number)) == "stable", "without a budget"
         totals = running.inference.dial.totals
-        assert totals["r", "stable", True] == 5
-        assert totals["r", "stable", False] <= 9, "the first, of which it learns"
-        assert totals["r", "canary", True] + totals["r", "canary", False] == 6
+        assert totals["latency", "r", "stable", "within"] == 5
+        assert totals["latency", "r", "stable", "late"] <= 9, "the first, of which it learns"
+        assert totals["latency", "r", "canary", "within"] + totals["latency", "r", "canary", "late"] == 6
 
 
 async def test_the_routes_budget_is_that_of_requests_that_name_none() -> None:
@@ -94,8 +95,8 @@ async def test_the_answer_of_a_faster_model_is_not_given_to_equal_bytes_once_the
 
 
 class _Idle:
-    def answer_s(self, call: Any) -> float:
-        return 0.0
+    def expected(self, call: Any) -> Expected:
+        return Expected()
 
 
 async def test_the_accurate_model_stands_in_for_a_faster_one_that_fails() -> None:
