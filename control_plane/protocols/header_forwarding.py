@@ -63,6 +63,7 @@ _NEVER = frozenset(
         b"te",
         b"tidegate-control",  # the gateway's own, as the next
         HOP_FIELD,
+        b"tidegate-cost-budget-units",
         b"tidegate-latency-budget-ms",
         b"tidegate-target",
         b"trailer",
@@ -84,6 +85,7 @@ _READ_BY_GATEWAYS = frozenset(
     (
         b"authorization",
         b"cache-control",
+        b"tidegate-cost-budget-units",
         b"tidegate-latency-budget-ms",
         b"tidegate-target",
         b"tidegate-timeout-ms",

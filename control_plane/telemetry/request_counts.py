@@ -179,16 +179,19 @@ class CopiedDurations:
     seconds: float
 
 
+BUDGET_RESULTS = {"latency": ("within", "late"), "cost": ("within", "over", "unknown")}
+"""Results of answers to requests with a budget, by kind of the budget; `unknown`: nobody knew what they would cost."""
+
+
 @dataclass(frozen=True, slots=True)
 class BudgetCount:
     """Count of answers to requests with a budget, by what was chosen and by whether it kept to the budget."""
 
     budget: str
-    """Kind of the budget: `latency`."""
+    """Kind of the budget, of `BUDGET_RESULTS`."""
     route: str
     model: str
     result: str
-    """`within`, or `late`."""
     count: int
 
 

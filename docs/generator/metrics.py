@@ -37,6 +37,7 @@ from control_plane.settings import PROJECT_ROOT
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.request_counts import (
     BUCKETS_S,
+    BUDGET_RESULTS,
     BudgetCount,
     CacheStatusCount,
     Copied,
@@ -95,7 +96,7 @@ def _own_page() -> str:
         copied=tuple(CopiedCount(name, name, result, 1) for result in Copied),
         copied_took=tuple(CopiedDurations(name, name, half, (0,) * (len(BUCKETS_S) + 1), 1.0) for half in Half),
         deliveries=tuple(DeliveryCount(kind, state, 1) for kind, state in product(DeliveryKind, attempts)),
-        budgets=tuple(BudgetCount("latency", name, name, result, 1) for result in ("within", "late")),
+        budgets=tuple(BudgetCount(budget, name, name, each, 1) for budget, results in BUDGET_RESULTS.items() for each in results),
         events=tuple(EventCount(stream, is_published, 1) for stream, is_published in product(Stream, (True, False))),
         work=(_work(name),),
     )

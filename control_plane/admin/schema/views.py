@@ -144,7 +144,7 @@ class TargetSpec(Spec):
 
 
 class FasterSpec(Spec):
-    """A model that is faster than a route's own and less accurate."""
+    """A model that is faster and cheaper than a route's own and less accurate."""
 
     model: _NameText
     version: str = Field("", pattern=f"^{VERSION.pattern}$")
@@ -196,9 +196,11 @@ class RouteSpec(Spec):
     """Whether requests may be computed twice, also where responses are not cached: then the route's own model stands in for a
     target that fails."""
     faster: list[FasterSpec] = Field(default_factory=list, max_length=MAX_TARGETS)
-    """Models that answer where the route's own would take longer than a request's latency budget, the most accurate first."""
+    """Models that answer where the route's own would exceed a request's budget of latency or of cost, the most accurate first."""
     latency_budget_s: Annotated[_Limit, Field(ge=1e-3)] | None = None
     """Latency budget in seconds of requests that name none (`tidegate-latency-budget-ms`); null: none."""
+    cost_budget_units: Annotated[_Limit, Field(ge=1e-3)] | None = None
+    """Cost budget in compute units of requests that name none (`tidegate-cost-budget-units`); null: none."""
     mirror: MirrorSpec | None = None
     """Model that gets copies of requests; null: none."""
 
@@ -220,6 +222,7 @@ class RouteSpec(Spec):
             is_repeatable=self.is_repeatable,
             faster=_faster(self.faster),
             latency_budget_s=self.latency_budget_s,
+            cost_budget_units=self.cost_budget_units,
             mirror=None if self.mirror is None else Mirror(**self.mirror.model_dump()),
         )
 

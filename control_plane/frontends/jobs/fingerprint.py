@@ -20,6 +20,7 @@ _ASKS = frozenset(
         b"content-encoding",
         b"content-type",
         b"inference-header-content-length",
+        b"tidegate-cost-budget-units",
         b"tidegate-job-class",
         b"tidegate-job-expires-s",
         b"tidegate-latency-budget-ms",

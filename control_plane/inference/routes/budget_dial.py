@@ -1,8 +1,9 @@
-"""Latency as a dial: of a route's models, the most accurate one that should answer within a request's budget.
+"""Latency and cost as dials: of a route's models, the most accurate one whose answer should keep to a request's budgets.
 
 What a model should take is what admission knows of it: its queue, the work at Triton and the request's own cost
 (`admission/domain/deadline`), and where it is being loaded the time until that is over. So a model that becomes busy
-is left to those who give it time, at once and before anybody is late. Called by `inference/routes/targets`.
+is left to those who give it time, at once and before anybody is late. What its answer should cost is the estimate that
+the fair queue and the request log have of each request (`metering/compute_costs`). Called by `inference/routes/targets`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 from control_plane.core.algorithms.bounded_cache import BoundedCache
@@ -30,6 +32,10 @@ class Expected:
 
     answer_s: float = 0.0
     """Seconds in which it should come on average; 0 where nothing is known."""
+    units: float | None = None
+    """Compute units that it should cost on average; None where nothing is known."""
+    table_units: float = 0.0
+    """The part of these that is known by latency tables, of which an answer teaches nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ class BudgetChoice:
 
 
 class Forecast(Protocol):
-    """Forecast of what models take now."""
+    """Forecast of what models' answers take and cost now."""
 
     def expected(self, call: InferCall) -> Expected:
         """Return what is expected of the answer to a request."""
@@ -61,12 +67,13 @@ class AdmissionForecast:
         self._ready_in_s = ready_in_s
 
     def expected(self, call: InferCall) -> Expected:
+        rows, by_table, rest, _ = self._costs.estimate(call)
+        units = None if rest is None else by_table + rest
         answer_s = self._ready_in_s(call.model_name)
         limiter = self._slots.models.get(self._models.name_of(call.model_name))
         if limiter is not None:
-            rows, by_table, rest, _ = self._costs.estimate(call)
-            answer_s += limiter.answer_s(float(rows) if rest is None else by_table + rest)
-        return Expected(answer_s)
+            answer_s += limiter.answer_s(float(rows) if units is None else units)
+        return Expected(answer_s, units, by_table)
 
 
 @dataclass(slots=True)
@@ -100,8 +107,12 @@ class BudgetDial:
 
     def answered(self, route: str, model: str, choice: BudgetChoice, *, took_s: float) -> None:
         """Note how long an answer took by this choice; `route` and `model` are their names for `totals`."""
-        self.totals["latency", route, model, "within" if took_s <= choice.budgets.latency_s else "late"] += 1
-        self._record(choice.call, choice.tenant).margin.answered(choice.expected.answer_s, took_s)
+        budgets, expected = choice.budgets, choice.expected
+        if budgets.latency_s is not None:
+            self.totals["latency", route, model, "within" if took_s <= budgets.latency_s else "late"] += 1
+            self._record(choice.call, choice.tenant).margin.answered(expected.answer_s, took_s)
+        if budgets.cost_units is not None:
+            self.totals["cost", route, model, _cost_result(expected.units, budgets.cost_units)] += 1
 
     def _record(self, call: InferCall, tenant: str) -> _Record:
         place = tenant, call.model_name, call.model_version
@@ -113,6 +124,15 @@ class BudgetDial:
 
 
 def _excesses(record: _Record, expected: Expected, budgets: Budgets) -> Iterator[float]:
-    """Yield how many times its budget an answer should take on average, for each budget that it should exceed."""
-    if not record.margin.fits(expected.answer_s, budgets.latency_s):
+    """Yield how many times its budget an answer should take on average, for each budget that it should exceed: infinitely many
+    where it is not to be tried, since a table says what it costs."""
+    if budgets.latency_s is not None and not record.margin.fits(expected.answer_s, budgets.latency_s):
         yield expected.answer_s / budgets.latency_s
+    if budgets.cost_units is not None and expected.units is not None and expected.units > budgets.cost_units:
+        yield inf if expected.table_units > budgets.cost_units else expected.units / budgets.cost_units
+
+
+def _cost_result(units: float | None, budget_units: float) -> str:
+    if units is None:
+        return "unknown"
+    return "within" if units <= budget_units else "over"

@@ -53,8 +53,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class FasterModel:
-    """Model that is faster than a route's own and less accurate: it answers where the own one would take longer than a
-    request's latency budget."""
+    """Model that is faster and cheaper than a route's own and less accurate: it answers where the own one would exceed a
+    request's budget of latency or of cost."""
 
     model: str
     version: str = ""
@@ -106,9 +106,11 @@ class Route:
     """Whether requests may be computed twice, also where responses are not cached: then a model that fails is
     stood in for by `model`."""
     faster: tuple[FasterModel, ...] = ()
-    """Models that answer where `model` would take longer than a request's latency budget, the most accurate first."""
+    """Models that answer where `model` would exceed a request's budget of latency or of cost, the most accurate first."""
     latency_budget_s: float | None = None
-    """Latency budget of requests that set none; None: those always go to `model`."""
+    """Latency budget of requests that set none; None: none."""
+    cost_budget_units: float | None = None
+    """Cost budget, in compute units, of requests that set none; None: none. Requests without any budget go to `model`."""
     mirror: Mirror | None = None
     """Model that gets copies of requests which `model` has answered; None for none."""
 

@@ -228,6 +228,7 @@ def _of_targets(route: Route) -> Iterator[str]:
 
 def _of_faster(route: Route) -> Iterator[str]:
     yield from _of_number("latency_budget_s", route.latency_budget_s, above=0)
+    yield from _of_number("cost_budget_units", route.cost_budget_units, above=0)
     if len(route.faster) > MAX_TARGETS:
         yield f"faster: there may be {MAX_TARGETS} at most"
     for each in route.faster:

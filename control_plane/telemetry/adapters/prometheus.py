@@ -160,15 +160,18 @@ def _copies(counts: RequestCounts) -> Iterator[Metric]:
 
 
 def _budgets(counts: RequestCounts) -> Iterator[Metric]:
-    latency = CounterMetricFamily(
-        "tidegate_latency_budget_requests",
-        "Answers to requests with a latency budget, by route, by the model that was chosen, and by whether they came within it: result "
-        "within or late.",
-        labels=("route", "model", "result"),
-    )
-    for each in counts.budgets:
-        latency.add_metric((each.route, each.model, each.result), each.count)
-    yield latency
+    said = {
+        "latency": "Answers to requests with a latency budget, by route, by the model that was chosen, and by whether they came within it: "
+        "result within or late.",
+        "cost": "Answers to requests with a cost budget, by route, by the model that was chosen, and by whether they were expected to cost "
+        "no more: result within, over, or unknown where nothing was known of the model's cost yet.",
+    }
+    for budget, help_text in said.items():
+        found = CounterMetricFamily(f"tidegate_{budget}_budget_requests", help_text, labels=("route", "model", "result"))
+        for each in counts.budgets:
+            if each.budget == budget:
+                found.add_metric((each.route, each.model, each.result), each.count)
+        yield found
 
 
 def _shared_cache(counts: SharedCacheCounts, away: int, answer_s: float) -> Iterator[Metric]:

@@ -28,6 +28,7 @@ WITHOUT_DATA = {
     "tidegate_shared_cache": "there is no --cache-url",
     "tidegate_job_deliveries": "no job has a webhook or an output",
     "tidegate_latency_budget": "no route has faster models",
+    "tidegate_cost_budget": "no route has faster models",
     "tidegate_copied_requests": "no route has a mirror or a rollout",
     "tidegate_region": "there are no other regions",
     "nv_gpu_": "there may be no GPU",

@@ -67,7 +67,11 @@ B = RequestCounts(
     hedged_units=2.0,
     copied=(CopiedCount("r", "n", Copied.BUSY, 2), CopiedCount("s", "n", Copied.BUSY, 4)),
     copied_took=(CopiedDurations("r", "n", Half.ORIGINAL, (5, 0), 1.0), CopiedDurations("r", "n", Half.COPY, (3, 4), 1.0)),
-    budgets=(BudgetCount("latency", "r", "m", "within", 3), BudgetCount("latency", "r", "m", "late", 1)),
+    budgets=(
+        BudgetCount("latency", "r", "m", "within", 3),
+        BudgetCount("latency", "r", "m", "late", 1),
+        BudgetCount("cost", "r", "m", "within", 1),
+    ),
     deliveries=(DeliveryCount("webhook", "pending", 3), DeliveryCount("webhook", "gone", 1)),
 )
 
@@ -93,7 +97,11 @@ def test_the_total_adds_what_is_of_one_kind_and_keeps_the_rest_apart() -> None:
         hedged_units=3.5,
         copied=(CopiedCount("r", "n", Copied.BUSY, 3), CopiedCount("s", "n", Copied.BUSY, 4)),
         copied_took=(CopiedDurations("r", "n", Half.COPY, (4, 6), 1.5), CopiedDurations("r", "n", Half.ORIGINAL, (5, 0), 1.0)),
-        budgets=(BudgetCount("latency", "r", "m", "within", 5), BudgetCount("latency", "r", "m", "late", 1)),
+        budgets=(
+            BudgetCount("latency", "r", "m", "within", 5),
+            BudgetCount("latency", "r", "m", "late", 1),
+            BudgetCount("cost", "r", "m", "within", 1),
+        ),
         deliveries=(DeliveryCount("webhook", "pending", 5), DeliveryCount("webhook", "gone", 1)),
     )
 

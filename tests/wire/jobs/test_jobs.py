@@ -91,6 +91,7 @@ ASKED = {"content-type": "application/json", "tidegate-target": "m", "tidegate-j
         pytest.param({"accept-encoding": "gzip"}, id="an-answer-in-another-encoding"),
         pytest.param({"tidegate-target": "n"}, id="another-target"),
         pytest.param({"tidegate-latency-budget-ms": "5"}, id="a-latency-budget"),
+        pytest.param({"tidegate-cost-budget-units": "5"}, id="a-cost-budget"),
         pytest.param({"tidegate-timeout-ms": "5"}, id="a-timeout"),
         pytest.param({"tidegate-job-class": "economy"}, id="another-class"),
         pytest.param({"tidegate-job-expires-s": "61"}, id="another-deadline"),

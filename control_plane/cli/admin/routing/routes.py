@@ -77,12 +77,15 @@ def set_route(
         list[str] | None,
         typer.Option(
             metavar="MODEL[:VERSION]",
-            help="Faster model that answers where the route's own would exceed the latency budget; repeatable, the most accurate first. "
+            help="Faster and cheaper model that answers where the route's own would exceed a budget; repeatable, the most accurate first. "
             "none: no such model.",
         ),
     ] = None,
     latency_budget_ms: Annotated[
-        float | None, limit_option("Latency budget of requests that name none; none: those go to the route's own model.")
+        float | None, limit_option("Latency budget of requests that name none; none: those may take as long as it takes.")
+    ] = None,
+    cost_budget_units: Annotated[
+        float | None, limit_option("Cost budget, in compute units, of requests that name none; none: those may cost what it costs.")
     ] = None,
     mirror: Annotated[
         str | None,
@@ -106,6 +109,7 @@ def set_route(
         tenants=NONE if tenant == [NONE] else tenant,
         is_repeatable=repeatable,
         latency_budget_s=_seconds(latency_budget_ms),
+        cost_budget_units=cost_budget_units,
     )
     changes |= _texts_given(version=version, pool=pool, sticky=sticky, salt=salt)
     changes |= given(targets=_each(target, _target), faster=_each(faster, _model)) | _mirror_given(mirror, mirror_percent)
@@ -204,14 +208,17 @@ def _model(text: str) -> dict[str, Any]:
 
 
 def _targets(route: dict[str, Any]) -> str:
-    """Render the targets, the faster models and the mirror, such as `encoder_v2 5 %, by tenant, small if over 50 ms, copies of 10 %
-    to next`."""
+    """Render the targets, the faster models and the mirror, such as `encoder_v2 5 %, by tenant, small if over 50 ms or 2 units,
+    copies of 10 % to next`."""
     told = [f"{_named(each)} {each['weight'] / 100:g} %" for each in route["targets"]]
     told += [f"by {route['sticky']}"] if route["sticky"] else []
     budget_s = route["latency_budget_s"]
-    over = "the caller's budget" if budget_s is None else f"{budget_s * 1000:g} ms"
+    budget_units = route.get("cost_budget_units")  # an older gateway knows none
+    budgets = [] if budget_s is None else [f"{budget_s * 1000:g} ms"]
+    budgets += [] if budget_units is None else [f"{budget_units:g} units"]
+    over = " or ".join(budgets) or "the caller's budget"
     told += [f"{_named(each)} if over {over}" for each in route["faster"]]
-    mirror = route.get("mirror")  # an older gateway knows none
+    mirror = route.get("mirror")  # nor this
     told += [] if mirror is None else [f"copies of {mirror['weight'] / 100:g} % to {_named(mirror)}"]
     return ", ".join(told)
 

@@ -40,6 +40,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "is_repeatable": False,
         "faster": [],
         "latency_budget_s": None,
+        "cost_budget_units": None,
         "mirror": None,
     },
     "prices": {"models": "*", "tenant": "", "per_input_token": 0, "per_output_token": 0},
@@ -68,6 +69,7 @@ ALL: dict[str, dict[str, object]] = {
         "is_repeatable": True,
         "faster": [{"model": "s", "version": "2"}],
         "latency_budget_s": 0.05,
+        "cost_budget_units": 2.5,
         "mirror": {"model": "t", "version": "2", "weight": 250},
     },
     "prices": {
@@ -316,6 +318,7 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "is_repeatable": [None, 1],
         "faster": [None, ["n"], [{"model": "m"}], [{"model": "n"}, {"model": "n"}], [{"model": "n", "version": "x"}], [{"model": "x"}]],
         "latency_budget_s": [0, -1, "50ms"],
+        "cost_budget_units": [0, -1, 1e308, float("nan"), float("inf"), "5 units", [5]],
         "mirror": [
             *("n", {}, {"weight": 5}, {"model": "m"}, {"model": "x"}, {"model": "n", "version": "x"}),
             *({"model": "n", "weight": 10_001}, {"model": "n", "weight": 0.5}, {"model": "n", "percent": 5}),

@@ -40,6 +40,7 @@ ROUTE = Route(
     is_repeatable=True,
     faster=(FasterModel("text_encoder_small"), FasterModel("text_encoder_tiny", "2")),
     latency_budget_s=0.05,
+    cost_budget_units=2.5,
     mirror=Mirror("text_encoder_next", "4", 250),
 )
 PRICE = Price("spring", 1e9, 0.001, "EUR", "text_*", "acme", 1e-6, 5e-6)
@@ -214,6 +215,8 @@ BAD = [
     (replace(ROUTE, faster=(FasterModel("fast"),)), "faster.model must be another name"),
     (replace(ROUTE, faster=tuple(FasterModel(f"m{number}") for number in range(9))), "faster: there may be 8 at most"),
     (replace(ROUTE, latency_budget_s=0.0), "latency_budget_s must be"),
+    (replace(ROUTE, cost_budget_units=0.0), "cost_budget_units must be above 0"),
+    (replace(ROUTE, cost_budget_units=float("nan")), "cost_budget_units must be a finite number"),
     (replace(ROUTE, mirror=Mirror("a b")), "mirror.model must be"),
     (replace(ROUTE, mirror=Mirror("m", "x")), "mirror.version must be a number"),
     (replace(ROUTE, mirror=Mirror("m", weight=10_001)), "mirror.weight must be from 0 to 10000"),

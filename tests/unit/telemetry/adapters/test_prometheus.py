@@ -166,11 +166,11 @@ def test_tenants_and_models_of_the_cache_are_bounded_too() -> None:
         assert found[other] == expected
 
 
-def test_answers_to_latency_budgets_are_told_by_route_and_model() -> None:
+def test_answers_to_budgets_are_told_by_route_and_model() -> None:
     bench = Bench()
-    bench.cache = {"budgets": (BudgetCount("latency", "r", "large", "within", 3), BudgetCount("latency", "r", "small", "late", 1))}
-    found = bench.samples("tidegate_latency_budget_requests_total")
-    assert found == {("large", "within", "r"): 3.0, ("small", "late", "r"): 1.0}
+    bench.cache = {"budgets": (BudgetCount("latency", "r", "large", "within", 3), BudgetCount("cost", "r", "small", "over", 1))}
+    assert bench.samples("tidegate_latency_budget_requests_total") == {("large", "within", "r"): 3.0}
+    assert bench.samples("tidegate_cost_budget_requests_total") == {("small", "over", "r"): 1.0}
 
 
 def test_names_are_escaped() -> None:

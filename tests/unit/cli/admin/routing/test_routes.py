@@ -31,7 +31,13 @@ class TestRoutes:
         made = tidegate("routes", "set", "r", "--faster", "n", "--latency-budget-ms", 50, *where)
         assert made.table[1:] == [["r", "m", *["n", "if", "over", "50", "ms"], "everybody", "model"]]
         assert "route r: latency_budget_s none -> 0.05\n" in made.err
-        made = tidegate("routes", "set", "r", "--faster", "none", "--latency-budget-ms", "none", *where)
+        made = tidegate("routes", "set", "r", "--cost-budget-units", 2.5, *where)
+        assert made.table[1:] == [["r", "m", *["n", "if", "over", "50", "ms", "or", "2.5", "units"], "everybody", "model"]]
+        assert "route r: cost_budget_units none -> 2.5\n" in made.err
+        made = tidegate("routes", "set", "r", "--latency-budget-ms", "none", *where)
+        assert made.table[1:] == [["r", "m", *["n", "if", "over", "2.5", "units"], "everybody", "model"]]
+        made = tidegate("routes", "set", "r", "--faster", "none", "--cost-budget-units", "none", *where)
+        assert "route r: cost_budget_units 2.5 -> none\n" in made.err
         assert made.table[1:] == [["r", "m", "everybody", "model"]]
         tidegate("routes", "delete", "r", *where)
 
@@ -48,7 +54,13 @@ class TestRoutes:
         assert made.table[1:] == [["r", "m", "everybody", "model"]]
         tidegate("routes", "delete", "r", *where)
 
-    def test_a_route_of_an_older_gateway_which_knows_no_mirrors(self) -> None:
+    @pytest.mark.parametrize("budget", [0, -1, "nan", "inf", "1e308", "two"])
+    def test_what_is_no_cost_budget(self, tidegate: Tidegate, where: tuple[str, str], budget: object) -> None:
+        ended = tidegate("routes", "set", "r", "--model", "m", f"--cost-budget-units={budget}", *where)
+        assert (ended.status != 0, ended.out) == (True, "")
+        assert "cost_budget_units" in ended.err.replace("--cost-budget-units", "cost_budget_units")
+
+    def test_a_route_of_an_older_gateway_which_knows_no_mirrors_and_no_cost_budgets(self) -> None:
         assert _targets({"targets": [], "sticky": "", "latency_budget_s": None, "faster": []}) == ""
 
     @pytest.mark.parametrize("options", [("--mirror", "m"), ("--mirror-percent", 5), ("--mirror", "n", "--mirror-percent", 101)])
