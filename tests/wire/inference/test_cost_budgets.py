@@ -13,9 +13,9 @@ from control_plane.objects.domain.route import FasterModel, Route, Target
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.governance import FakeCosts, FakeMeter, governance, known_state
 from tests.wire.gateway import gateway
-from tests.wire.grpc_frontend import frontend
+from tests.wire.grpc_frontend import frontend, infer_message
 from tests.wire.inference.route_targets_bench import ask, echo, failing, said
-from tests.wire.inference.test_route_targets_elsewhere import grpc_echo, told
+from tests.wire.inference.test_route_targets_elsewhere import content, grpc_echo, of_stream, told
 
 ROUTE = Route("r", "stable", faster=(FasterModel("canary"),), is_repeatable=True)
 """`stable` is the accurate model, and dear; `canary` stands in for it."""
@@ -58,6 +58,12 @@ async def test_the_same_over_grpc() -> None:
             with pytest.raises(grpc.aio.AioRpcError, match="tidegate-cost-budget-units must be a number") as refused:
                 await told(bench, 1, metadata=(("tidegate-cost-budget-units", value),))
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_stream_stays_with_the_model_that_its_first_request_was_cheap_enough_for() -> None:
+    async with frontend(FakeGrpc(answer=grpc_echo), governed=governed(replace(ROUTE, cost_budget_units=5.0))) as bench:
+        models = await of_stream(bench, [infer_message(model="r", content=content(number)) for number in range(30)])
+        assert models == ["canary"] * 30, "also of the 26th, which would have tried the accurate model"
 
 
 async def test_one_whose_cost_nobody_knows_is_asked_until_it_is_known() -> None:
