@@ -13,7 +13,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Sequence, Sized
-from itertools import islice
+from itertools import count, islice
 from typing import Generic, Protocol, TypeVar, cast
 
 from control_plane.auth.domain.source import Source, source_of_address
@@ -34,6 +34,8 @@ _MAX_SWEEP_S = 1.0
 at most, and in return no request needs a timer."""
 
 _BACKLOG = 1024
+_ACCEPTED_AT_ONCE = 16
+"""Connections that a listener accepts in one turn of the loop."""
 _ACCEPT_PAUSE_S = 0.1
 """Pause after a failed accept, such as for lack of file descriptors: the listener stays readable and would
 spin the loop."""
@@ -114,7 +116,7 @@ class ConnectionServer(Generic[ConnectionT]):
         self._held = PortConnections(limits.max_connections, share=limits.source_share, exempt=limits.trusted_proxies)
         self._breaches = Breaches()
         self._handshaking: dict[object, Source] = {}
-        """Connections in their TLS handshake, with the source that they are counted for."""
+        """Connections before or in their TLS handshake, with the source that they are counted for."""
         self._handshakes: set[asyncio.Task[None]] = set()
         self._accepting: list[tuple[asyncio.Task[None], socket.socket]] = []
         self._handshake_timeout_s = limits.header_timeout_s
@@ -127,7 +129,6 @@ class ConnectionServer(Generic[ConnectionT]):
         self._processes: dict[ConnectionT, Source] = {}
         """The process at the other end of each connection of a Unix socket. Breaches are counted by it: together these
         processes are one source, in which one that is wrong would have all others wait."""
-        self._listeners: list[tuple[asyncio.Server, socket.socket]] = []
         self._accepts = True
         self._sweeping: asyncio.Handle | None = None
         self._all_closed = asyncio.Event()
@@ -139,14 +140,10 @@ class ConnectionServer(Generic[ConnectionT]):
     ) -> None:
         """Accept connections on a bound socket; a client that does not finish its TLS handshake in time is
         dropped."""
-        loop = asyncio.get_running_loop()
-        create = loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
-        if tls is None:
-            self._listeners.append((await create(make, sock=listening), listening))
-        else:
-            listening.listen(_BACKLOG)
-            accepting = tasks.create_task(self._accept_tls(listening, make, tls, tasks), name="tls-accept")
-            self._accepting.append((accepting, listening))
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+        accepting = tasks.create_task(self._accept(listening, make, tls, tasks), name="accept")
+        self._accepting.append((accepting, listening))
         if self._sweeping is None:
             self._sweep()
 
@@ -161,18 +158,16 @@ class ConnectionServer(Generic[ConnectionT]):
         """Drain: accept no more, let requests in flight finish for `timeout_s` at most, then refuse what is
         left. A second call with less time cuts the first one short."""
         self.is_draining, self._accepts = True, False
-        for listener, listening in self._listeners:
-            _stop_listening(listening)
-            listener.close()
         for accepting, listening in self._accepting:
             accepting.cancel()
-            await asyncio.wait((accepting,))  # the loop must not watch a descriptor that is closed, and perhaps reused
             _stop_listening(listening)
-            listening.close()
         for shaking in tuple(self._handshakes):
             shaking.cancel()
         for connection in tuple(self._connections):
             connection.leave()
+        for accepting, listening in self._accepting:
+            await asyncio.wait((accepting,))  # the loop must not watch a descriptor that is closed, and perhaps reused
+            listening.close()
         await self._wait_until_closed(timeout_s)
         # A copy each time: whoever closes leaves the dictionary at once.
         for connection in tuple(self._connections):
@@ -189,16 +184,19 @@ class ConnectionServer(Generic[ConnectionT]):
             # in a task that is (gh-102780).
             await asyncio.wait_for(self._all_closed.wait(), timeout_s)
 
-    async def _accept_tls(
-        self, listening: socket.socket, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext, tasks: asyncio.TaskGroup
+    async def _accept(
+        self, listening: socket.socket, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None, tasks: asyncio.TaskGroup
     ) -> None:
-        """Accept and count TLS connections, before their handshake.
+        """Accept and count connections, before their handshake where they have one.
 
         The event loop's own server reports a connection only after its handshake, so any number of clients
-        that never finish theirs could hold file descriptors.
+        that never finish theirs could hold file descriptors. And it accepts one in a turn: while turns are long, those who
+        come anew would wait for seconds behind a thousand others who do.
         """
         loop = asyncio.get_running_loop()
-        while True:
+        for number in count(1):
+            if number % _ACCEPTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             try:
                 accepted, address = await loop.sock_accept(listening)
             except OSError as exc:
@@ -210,20 +208,15 @@ class ConnectionServer(Generic[ConnectionT]):
                 self._warn()
                 accepted.close()
             else:
-                shaking = tasks.create_task(self._handshake(accepted, source, make(), tls), name="tls-handshake")
+                shaking = tasks.create_task(self._handshake(accepted, source, make(), tls), name="connecting")
                 self._handshakes.add(shaking)
                 shaking.add_done_callback(self._handshakes.discard)
 
-    async def _handshake(self, accepted: socket.socket, source: Source, connection: asyncio.Protocol, tls: ssl.SSLContext) -> None:
+    async def _handshake(self, accepted: socket.socket, source: Source, connection: asyncio.Protocol, tls: ssl.SSLContext | None) -> None:
         self._handshaking[connection] = source
+        timeouts = {} if tls is None else {"ssl_handshake_timeout": self._handshake_timeout_s, "ssl_shutdown_timeout": _TLS_SHUTDOWN_S}
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=tls,
-                ssl_handshake_timeout=self._handshake_timeout_s,
-                ssl_shutdown_timeout=_TLS_SHUTDOWN_S,
-            )
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, ssl=tls, **timeouts)
         except OSError:  # also the base class of TLS errors and of time-outs
             pass
         except Exception:
@@ -235,7 +228,7 @@ class ConnectionServer(Generic[ConnectionT]):
     def opened(self, connection: ConnectionT, address: str) -> bool:
         """Register a connection from `address`; False if there are too many, and the connection must abort
         itself."""
-        # With TLS it was counted before its handshake (`_accept_tls`).
+        # It was counted before its handshake (`_accept`).
         source = self._handshaking.pop(connection, None)
         if source is None:
             source = self._admit(address)

@@ -99,6 +99,8 @@ def test_a_thousand_clients_at_once_are_one_request_to_triton() -> None:
         clients = [await running.connect() for _ in range(50)]
         for client in clients:
             await client.send(infer_request(body()) * 20)
+            while running.inference.in_flight == 0:  # the first is to be the one that is computed
+                await asyncio.sleep(0.001)
         while running.inference.in_flight < 50:
             await asyncio.sleep(0.001)
         await clients[0].close()  # the one whose request is under way

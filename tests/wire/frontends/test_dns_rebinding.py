@@ -79,6 +79,7 @@ async def test_no_page_reaches_a_unix_socket_so_any_name_does_there(tmp_path: Pa
         client = Client(*await asyncio.open_unix_connection(str(tmp_path / "http.sock")))
         assert (await client.ask(infer_request().replace(b"localhost", b"triton"))).status == 200
         await client.close()
+        await it.server.drain(0)
 
 
 @pytest.mark.parametrize(
