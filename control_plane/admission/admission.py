@@ -109,6 +109,10 @@ class Admission:
         """Return the tenant's account with the limits that hold now, until an object in the store changes."""
         return self._limits.account(tenant)
 
+    def count_shed(self, tenant: str, reason: ShedReason, count: int = 1) -> None:
+        """Count requests that were shed before they came here."""
+        self._sheds[tenant, reason] += count
+
     def check(self, tenant: str) -> None:
         """Raise LimitExceeded where `admit` would now, without admitting; for a request whose body is still to come."""
         account = self._limits.account(tenant)

@@ -155,6 +155,17 @@ class ConcurrencyLimiter:
         self._held[tenant] = self._held.get(tenant, 0) + 1
         return True
 
+    def would_refuse(self, ticket: Ticket, deadline_s: float) -> bool:
+        """Whether a request that comes now would be refused at once as too late; this changes nothing."""
+        now_s = self._now_s()
+        if not self._has_enough() and self._may_send(ticket.cost, deadline_s, now_s):
+            if not self._waiting and self._taken < self._limit_at(now_s):
+                return False
+            is_below_share = self._is_shared() and self._is_below_share(ticket.tenant)
+            if is_below_share and (not self._queue or self._queue.may_bypass(ticket, self._shared.slots)):
+                return False
+        return self._is_too_late(ticket, deadline_s, now_s)
+
     async def acquire(self, ticket: Ticket, deadline_s: float) -> ShedReason | None:
         """Wait for a slot until the loop's time `deadline_s` at most. Return None with a slot, or why the
         request was shed.
@@ -166,8 +177,7 @@ class ConcurrencyLimiter:
         if self._may_exceed_limit(ticket, deadline_s):
             self._hold(ticket.tenant, ticket.cost)
             return None
-        needed_s = self._service.queued_answer_s(ticket.cost, queued=self._queue.ahead(ticket), at_triton=self.work)
-        if not self._can_be_met(self._stays_until_s(ticket, deadline_s, now_s), now_s, needed_s):
+        if self._is_too_late(ticket, deadline_s, now_s):
             # Or the danger would seem over where nothing ends for as long, and all who come then would be sent.
             self._in_danger_until_s = now_s + _DANGER_S
             return ShedReason.DEADLINE
@@ -292,17 +302,26 @@ class ConcurrencyLimiter:
         """Whether a request can be answered in time, or nothing that was measured says that it cannot."""
         return self._service.is_in_doubt(now_s) or can_be_met(deadline_s, now_s=now_s, needed_s=needed_s)
 
+    def _is_too_late(self, ticket: Ticket, deadline_s: float, now_s: float) -> bool:
+        """Whether a request that comes now, and would have to wait, would be answered too late."""
+        needed_s = self._service.queued_answer_s(ticket.cost, queued=self._queue.ahead(ticket), at_triton=self.work)
+        return not self._can_be_met(self._stays_until_s(ticket, deadline_s, now_s), now_s, needed_s)
+
+    def _is_below_share(self, tenant: str) -> bool:
+        """Whether a tenant holds less than an equal share of the slots, and there is room beyond the limit."""
+        slots, held = self._shared.slots, self._held.get(tenant, 0)
+        holders = len(self._held) + (held == 0)
+        return held * holders < slots and self._taken < min(_MAX_TAKEN * slots, self._alone)
+
     def _may_exceed_limit(self, ticket: Ticket, deadline_s: float) -> bool:
         """Whether a request may go on beyond the limit: its tenant holds less than an equal share of the
         slots, and no waiting request has a better claim.
         """
-        slots, held = self._shared.slots, self._held.get(ticket.tenant, 0)
-        holders = len(self._held) + (held == 0)
-        if not self._is_shared() or held * holders >= slots or self._taken >= min(_MAX_TAKEN * slots, self._alone):
+        if not self._is_shared() or not self._is_below_share(ticket.tenant):
             return False
         if self._has_enough() or not self._may_send(ticket.cost, deadline_s, self._now_s()):
             return False
-        return not self._queue or self._queue.bypass(ticket, slots)
+        return not self._queue or self._queue.bypass(ticket, self._shared.slots)
 
     def _hold(self, tenant: str, cost: float) -> None:
         if not self._taken:

@@ -13,8 +13,10 @@ from control_plane.admission.concurrency_limiter import ConcurrencyLimiter
 from control_plane.admission.domain.fair_queue import Ticket
 from control_plane.admission.domain.patience_lanes import lane_of
 from control_plane.admission.model_slots import ModelSlots
+from control_plane.admission.standing_refusal import StandingRefusal
 from control_plane.admission.tenant_limits import TenantUsage
 from control_plane.admission.waiting_room import Place
+from control_plane.core.errors import LimitExceeded, Overloaded
 from control_plane.objects.domain.tenant import LOCAL
 from control_plane.telemetry.shed_reason import ShedReason
 
@@ -257,7 +259,11 @@ class Permit:
     async def _wait(self, limiter: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:
         """Wait for a slot in the fair queue. Raises Overloaded, LimitExceeded."""
         tenant = self._account.tenant
-        place = self.enter_room(limiter.retry_after_s)
+        try:
+            place = self.enter_room(0.0)
+        except (LimitExceeded, Overloaded) as exc:
+            exc.retry_after_s = limiter.retry_after_s  # which takes some time: most requests find a place
+            raise
         now_s = self._slots.now_s()
         ticket = self._ticket = Ticket(tenant.name, tenant.weight, self.priority, cost, lane_of(deadline_s - now_s), came_s=now_s)
         self.is_waiting = True
@@ -267,7 +273,10 @@ class Permit:
             self.is_waiting = False
             place.leave()
         if reason is not None:
-            raise self._slots.overloaded(tenant.name, reason, model, limiter.retry_after_s)
+            error = self._slots.overloaded(tenant.name, reason, model, limiter.retry_after_s)
+            if reason is ShedReason.DEADLINE:
+                error.holds_for_equals = StandingRefusal(self._slots, model, ticket, deadline_s - now_s)
+            raise error
 
 
 class PartPermit(Permit):

@@ -32,6 +32,7 @@ such table.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
@@ -257,6 +258,8 @@ class Overloaded(ControlPlaneError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.holds_for_equals: Callable[[], bool] | None = None
+        """Whether an equal request would be refused for the same reason just now; None: nobody knows."""
 
 
 class QueryOfDeath(ControlPlaneError):

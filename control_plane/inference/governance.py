@@ -41,6 +41,9 @@ class Meter(Protocol):
     def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
         """Count requests that were answered from the cache, with the rows and elements of all of them."""
 
+    def add_refusals(self, tenant: str, model: str, *, requests: int) -> None:
+        """Count requests that were refused as equal ones were."""
+
     def add_tokens(self, tenant: str, model: str, input_tokens: int, output_tokens: int, /) -> None:
         """Count the tokens that a generative model read and generated for a request."""
 

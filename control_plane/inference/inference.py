@@ -23,7 +23,7 @@ from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right
 from control_plane.inference.caching.cached_inference import CachedInference
-from control_plane.inference.caching.verbatim_cache import VerbatimCache
+from control_plane.inference.caching.verbatim_cache import VerbatimCaches
 from control_plane.inference.dispatch.dispatch import Dispatch
 from control_plane.inference.dispatch.elsewhere import Elsewhere
 from control_plane.inference.dispatch.single_server import SingleServerDispatch
@@ -94,7 +94,6 @@ class InferenceService:
         """
         self.models = models or ModelNames(servers)
         self.running = RunningRequests(recorder, governance, self.models, client_status_of=client_status_of, now_s=now_s, today_s=today_s)
-        self._verbatim_caches: dict[Frontend, VerbatimCache[Any]] = {}
         self._governance = governance
         self.observations = ArmObservations(governance.access)
         """What became of requests that a rollout has assigned, for the gateway to judge."""
@@ -105,6 +104,7 @@ class InferenceService:
         self.elsewhere: Elsewhere | None = None
         """Has other regions compute what this one cannot; None where no regions are configured."""
         self._cached = cached
+        self.verbatim = VerbatimCaches(self.running, None if cached is None else cached.cache, today_s=today_s)
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
         self.dial = BudgetDial(AdmissionForecast(governance, self.models, self.dispatch.ready_in_s))
@@ -224,18 +224,6 @@ class InferenceService:
             return True
         return (catalogue := self.dispatch.catalogue) is not None and catalogue.is_repeatable(model)
 
-    def make_verbatim_cache(self, frontend: Frontend) -> VerbatimCache[Any]:
-        """Make the verbatim cache of one frontend; to be called once for each."""
-        hits = self._verbatim_caches[frontend] = VerbatimCache(
-            frontend, self.running, None if self._cached is None else self._cached.cache, today_s=self._today_s
-        )
-        return hits
-
-    def flush_counts(self) -> None:
-        """Flush the hit counts of the verbatim caches to metrics and metering."""
-        for hits in self._verbatim_caches.values():
-            hits.flush_counts()
-
     async def generate(self, request: GenerateRequest) -> HttpAnswer | HttpStream:
         """Answer a request to the generate extension as `infer` does, but never from the cache.
 
@@ -349,7 +337,9 @@ class InferenceService:
             await self._sequence_starts.queue(call, batching, running.permit, deadline_s)
         return await self._wait_for_slot(running, running.permit, deadline_s - self._now_s())
 
-    async def _wait_for_slot(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> float:
+    async def _wait_for_slot(
+        self, running: AuthorizedRequest, permit: Permit, timeout_s: float, request: InferRequest[Any] | None = None
+    ) -> float:
         began_s = self._now_s()
         deadline_s = began_s + timeout_s
         model = self.models.name_of(running.model_name)
@@ -358,6 +348,8 @@ class InferenceService:
         except (Overloaded, LimitExceeded) as exc:
             # What waits for the model's load leaves no sooner than when it is loaded.
             exc.retry_after_s = max(exc.retry_after_s or 0.0, self.dispatch.ready_in_s(running.model_name))
+            if request is not None and isinstance(exc, Overloaded) and exc.holds_for_equals is not None and self._has_one_way(running):
+                request.keep_refusal(running.call, exc, exc.holds_for_equals)
             raise
         finally:
             if running.trace is not None:
@@ -380,9 +372,17 @@ class InferenceService:
             await self._sequence_starts.queue(call, batching, permit, deadline_s)
             timeout_s = deadline_s - self._now_s()
         if not self._try_acquire_slot(running, permit, timeout_s):
-            timeout_s = await self._wait_for_slot(running, permit, timeout_s)
+            timeout_s = await self._wait_for_slot(running, permit, timeout_s, request)
         request.slot = permit
         return await self.dispatch.send(request, call, timeout_s=timeout_s, running=running)
+
+    def _has_one_way(self, running: AuthorizedRequest) -> bool:
+        """Whether all requests of its tenant to what it has named would be computed by that model: not from the cache, by another
+        model of a route, or in another region."""
+        call, tenant = running.call, running.principal.tenant
+        if call.sequence_id or self.elsewhere is not None or self._governance.access.route(running.named_model) is not None:
+            return False
+        return self._cached is None or self._cached.cache.scope(call.model_name, None, tenant) is None
 
     def _authorize(
         self, parsed: InferCall, request: FrontendRequest, admitted: AdmittedRequest

@@ -6,10 +6,11 @@ the dispatchers call them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, Self, TypeVar
 
 from control_plane.core.algorithms.steps import Steps
+from control_plane.core.errors import Overloaded
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.tensor import RawTensor
@@ -73,6 +74,9 @@ class ServerRequest(Hashable, Protocol[AnswerT]):
 
 class InferRequest(FrontendRequest, CacheableRequest[AnswerT], ServerRequest[AnswerT], CopyableRequest, Protocol[AnswerT]):
     """A unary inference request, whose answer may be cached."""
+
+    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[], bool]) -> None:
+        """Have equal requests refused unparsed by this error, for a moment and only while it `holds`."""
 
     def with_model(self, answer: AnswerT) -> AnswerT:
         """Add the name of the model that `choose` noted to an answer."""

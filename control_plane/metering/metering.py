@@ -156,6 +156,14 @@ class Metering:
         tally.rows += rows
         tally.elements += elements
 
+    def add_refusals(self, tenant: str, model: str, *, requests: int) -> None:
+        """Count requests that were refused as equal ones were."""
+        tally = self._tally(tenant, model)
+        if tally is None:
+            self.dropped += requests
+        else:
+            tally.refused += requests
+
     def add_log(self, log: RequestLog) -> None:
         """Write requests to another log, too, from now on."""
         self._logs.append(log)

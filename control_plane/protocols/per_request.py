@@ -81,15 +81,8 @@ def id_in_json(body: bytes) -> Span | None:
 def id_in_message(frame: bytes) -> Span | None:
     """Where the id (ASCII) stands in the frame of a ModelInferRequest, if it comes directly after the model's
     name and version, where all clients write it; a message may repeat it later."""
-    at = PREFIX_BYTES
     try:
-        for tag in (_NAME_TAG, _VERSION_TAG):
-            if frame[at] == tag:
-                size = frame[at + 1]
-                # Its length has more than one byte; such a call is parsed.
-                if size > 0x7F:
-                    return None
-                at += 2 + size
+        at = _model_end(frame)
         # A frame whose first byte is set is compressed, and shows nothing.
         if frame[at] != ID_TAG or not 0 < frame[at + 1] <= 0x7F or frame[0]:
             return None
@@ -98,3 +91,22 @@ def id_in_message(frame: bytes) -> Span | None:
     except IndexError:
         return None
     return (start, end) if end <= len(frame) and frame[start:end].isascii() else None
+
+
+def model_piece(frame: bytes) -> bytes:
+    """The beginning of a ModelInferRequest's message in its frame that names the model and its version; empty where it does not."""
+    try:
+        end = _model_end(frame)
+    except IndexError:
+        return b""
+    return b"" if frame[0] or end > len(frame) else frame[PREFIX_BYTES:end]
+
+
+def _model_end(frame: bytes) -> int:
+    """Where the name and the version end with which the message begins. Raises IndexError."""
+    at = PREFIX_BYTES
+    for tag in (_NAME_TAG, _VERSION_TAG):
+        # A length of more than one byte is not looked at; such a call is parsed.
+        if frame[at] == tag and frame[at + 1] <= 0x7F:
+            at += 2 + frame[at + 1]
+    return at

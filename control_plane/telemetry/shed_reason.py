@@ -13,5 +13,7 @@ class ShedReason(Enum):
     QUOTA = "quota"
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline"
+    UNREAD = "unread"
+    """The gateway itself was too busy to read it in time."""
     NO_IDLE_ROOM = "no_idle_room"
     """The request was another region's, and there was no idle room for it."""

@@ -27,6 +27,8 @@ _AT_ONCE = 16
 _PATIENCE_S = 1.0
 """Beyond the deadline, until a caller gives up: so what comes too late is seen, and by how much."""
 _QUOTED = 120
+_BUSY = b"too busy to answer"
+"""Words of a refusal within a stream, which has no status of its own."""
 _RESOURCE_EXHAUSTED, _UNAVAILABLE, _DEADLINE_EXCEEDED = 8, 14, 4
 _GRPC_OUTCOMES = {
     _RESOURCE_EXHAUSTED: Outcome.REFUSED,
@@ -176,6 +178,8 @@ class _Clients:
             stream.cancel()
         fields = dict(stream.trailers)
         code = int(fields.get(b"grpc-status", b"2"))
+        if code == 0 and any(_BUSY in frame for frame in frames):
+            return Outcome.REFUSED, _BUSY.decode()
         return right(b"".join(frames), ask) if code == 0 else of_status(code, fields.get(b"grpc-message", b"").decode())
 
     def _now_s(self) -> float:

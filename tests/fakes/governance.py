@@ -71,6 +71,9 @@ class FakeMeter:
         each = (tenant, model, Outcome.ANSWERED, rows // requests, elements // requests, 0.0, True)
         self.added += [each] * requests
 
+    def add_refusals(self, tenant: str, model: str, *, requests: int) -> None:
+        self.added += [(tenant, model, Outcome.REFUSED, 0, 0, 0.0, False)] * requests
+
     def add_tokens(self, tenant: str, model: str, input_tokens: int, output_tokens: int, /) -> None:
         self.tokens.append((tenant, model, input_tokens, output_tokens))
 

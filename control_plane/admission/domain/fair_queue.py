@@ -158,6 +158,11 @@ class FairQueue(Generic[Item]):
         self._count_served(level, ticket.cost)
         return True
 
+    def may_bypass(self, ticket: Ticket, slots: int) -> bool:
+        """Whether `bypass` would serve a request ahead of those that wait."""
+        level = self._next_level()
+        return level.priority == ticket.priority and level.may_bypass(ticket, slots)
+
     def ahead(self, ticket: Ticket) -> float:
         """Estimate the cost of the work that is done before a request that comes now: all of higher
         priorities, and what the fair order puts before it in its own. Work of lower priorities is left out.
@@ -307,16 +312,18 @@ class _PriorityLevel(Generic[Item]):
 
     def bypass(self, ticket: Ticket, slots: int, number: int) -> bool:
         """Serve a request ahead of its turn as `FairQueue.bypass` says; `number` identifies a new flow."""
-        flow, weight = self.flows.get(ticket.tenant), ticket.weight
-        start, own = (flow.start, flow.weight) if flow is not None else (self._now, 0.0)
-        ahead_at_most = ticket.cost * slots / (self._open_weights - own + weight)
-        if start - self._now >= ahead_at_most or (flow is not None and flow.waiting):
+        if not self.may_bypass(ticket, slots):
             return False
-        if flow is None:
-            flow = self.open_flow(ticket, number)
+        flow, weight = self.flows.get(ticket.tenant) or self.open_flow(ticket, number), ticket.weight
         flow.start += ticket.cost / weight
         self._recent.served(ticket.tenant, weight, ticket.cost)
         return True
+
+    def may_bypass(self, ticket: Ticket, slots: int) -> bool:
+        flow = self.flows.get(ticket.tenant)
+        start, own = (flow.start, flow.weight) if flow is not None else (self._now, 0.0)
+        ahead_at_most = ticket.cost * slots / (self._open_weights - own + ticket.weight)
+        return start - self._now < ahead_at_most and not (flow is not None and flow.waiting)
 
     def withdraw(self, flow: _Flow[Item], item: Item) -> None:
         self._note_left(flow, flow.waiting.remove(item))

@@ -10,6 +10,7 @@ its callers leave.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -35,7 +36,7 @@ _NEWEST_LEAVER = 0.2
 
 def lane_of(allowed_s: float) -> int:
     """Lane of a request that may take `allowed_s` until its answer; 0 is the most urgent."""
-    return sum(allowed_s > up_to_s for up_to_s in _UP_TO_S)
+    return bisect_left(_UP_TO_S, allowed_s)
 
 
 class _Lane(Generic[Item]):

@@ -188,7 +188,7 @@ class DataPlane:
         self._tenants.close()
         jobs = () if self._jobs is None else (self._jobs.drain(timeout_s),)
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s), *jobs)
-        self._inference.flush_counts()
+        self._inference.verbatim.flush_counts()
         await self._templates.close()
         if self._spans is not None:
             await asyncio.to_thread(self._spans.close)
@@ -218,7 +218,7 @@ class DataPlane:
 
     def counts(self) -> RequestCounts:
         """Collect this process's request counters for the metrics page."""
-        self._inference.flush_counts()  # count requests that have ended since, but were not yet accounted for
+        self._inference.verbatim.flush_counts()  # count requests that have ended since, but were not yet accounted for
         admission, shared, dispatch = self._governance.admission, self._cache.shared, self._inference.dispatch
         catalogue = dispatch.catalogue if isinstance(dispatch, FleetDispatcher) else None
         fleet = FleetCounts() if catalogue is None else catalogue.counts

@@ -123,7 +123,7 @@ class ModelRouter:
 
     def _own_ready_in_s(self, model: str) -> float:
         facts = self.state.fleet.models.get(model)
-        is_awaited = facts is not None and self.loads.is_loading(model) and not self.state.fleet.ready_replicas(model)
+        is_awaited = facts is not None and not self.state.fleet.ready_replicas(model) and self.loads.is_loading(model)
         return self.loads.expected_s(facts) if facts is not None and is_awaited else 0.0
 
     def _take(self, call: InferCall, facts: ModelFacts, hint: RoutingHint, *, in_sequence: bool) -> tuple[Reservation | None, Choice]:

@@ -107,15 +107,18 @@ class ReadScheduler:
         self._rested = 0
         """Turns since those that are behind have read."""
         self._is_running = False
-        self._begun = self._came = 0
-        """Requests whose work has begun in this turn, and those that have come since connections that are behind have read."""
+        self._begun = 0
+        """Requests whose work has begun in this turn."""
+        self.came = 0
+        """Requests that have come since connections that are behind have read: those that begin, and those that connections have
+        answered unparsed, which they count."""
         self._waiting: deque[WaitingRequest] = deque()
         self._most_begun, self._turn_began_s = MOST_BEGUN, 0.0
 
     def begin(self, request: WaitingRequest) -> bool:
         """Begin a request's work: now, or in one of the next turns where that of many has begun in this one. Returns whether it has
         begun; a connection that has one that waits reads no more until then, so that few of each client wait."""
-        self._came += 1
+        self.came += 1
         if self._begun >= self._most_begun:
             self._waiting.append(request)
             return False
@@ -168,8 +171,8 @@ class ReadScheduler:
             self.kept_up = None
         is_shared = now_s < self._shared_until_s
         took_s = now_s - self._ran_at_s
-        if is_shared and self._came and took_s >= _REST_S:
-            self._read_requests(min(self._came, self._most_begun), now_s + min(_READING_PART * took_s, _MOST_READING_S))
+        if is_shared and self.came and took_s >= _REST_S:
+            self._read_requests(self.came, now_s + min(_READING_PART * took_s, _MOST_READING_S))
             self._read_sockets(_SOCKETS_AT_ONCE)
             self._has_read()
         elif is_shared and self._rested < _REST_TURNS and took_s < _REST_S:
@@ -183,16 +186,16 @@ class ReadScheduler:
             asyncio.get_running_loop().call_soon(self._run)
 
     def _has_read(self) -> None:
-        self._rested = self._came = 0
+        self._rested = self.came = 0
         self._ran_at_s = self.now_s()
 
     def _read_requests(self, count: int, until_s: float) -> None:
-        """Let those that are behind read so many requests that begin, one each after the other: turns are long, so that a small part
-        of time would be less than what others get."""
-        until = self._came + count
+        """Let those that are behind read so many requests that begin, but no more than begin in a turn, one each after the other: turns
+        are long, so that a small part of time would be less than what others get."""
+        until = self.came + min(count, self._most_begun)
         has_ended = False
         for _ in range(_READS_FOR_ONE * count):
-            if not self._behind or self._came >= until or self.now_s() >= until_s:
+            if not self._behind or self.came >= until or self.now_s() >= until_s:
                 return
             connection = next(iter(self._behind))
             del self._behind[connection]

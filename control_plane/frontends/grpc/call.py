@@ -15,16 +15,13 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.read_scheduler import WaitingRequest
 from control_plane.frontends.grpc.handler import GrpcHandler, failure
+from control_plane.frontends.grpc.late_calls import LateCalls, LateHead
 from control_plane.frontends.grpc.message_stream import MessageConnection, MessageStream
 from control_plane.host.memory.large_buffers import free_in_steps
 from control_plane.protocols.grpc import GrpcHead, MessageFrame, MessageReader, read_head
 from control_plane.protocols.http2.headers import Fields
 from control_plane.protocols.http2.stream import Stream
 from control_plane.triton.ports import GrpcCall
-
-_UNREAD_PART = 0.5
-"""Part of its time for which a call may wait in its connection's backlog. Answered in their order, with nothing refused but what has
-expired, all would be answered just too late."""
 
 _MESSAGES_AT_ONCE = 16
 """Messages of a streaming call that are split off at a time; one HTTP/2 frame may hold 50,000."""
@@ -41,8 +38,7 @@ class CallConnection(MessageConnection, Protocol):
     budget: BodyBudget
     max_message_bytes: int
     body_timeout_s: float
-    came_s: float | None
-    """When the backlog that it reads had come, by the loop's clock; None where it reads what comes at once."""
+    late_calls: LateCalls
     uncounted_bytes: int
     """Bytes of messages of which its calls have noted that they are not counted."""
 
@@ -170,7 +166,7 @@ class Call:
         except ControlPlaneError as exc:
             self.refuse(exc)
             return
-        self._came_s = self._connection.came_s
+        self._came_s = self._connection.late_calls.came_s
         if self._came_s is not None and self._refused_as_late(self._came_s):
             return
         if self._handler.max_bytes is not None:
@@ -188,10 +184,13 @@ class Call:
         head, handler = self._head, self._handler
         if head is None or head.timeout_s is None or handler is None or handler.late is None:
             return False
-        waited_s = asyncio.get_running_loop().time() - came_s
-        if waited_s < _UNREAD_PART * head.timeout_s:
+        late_head = LateHead(self._principal, head.timeout_s, handler.late)
+        error = late_head.error(asyncio.get_running_loop().time() - came_s)
+        if error is None:
             return False
-        self.refuse(handler.late(self._principal, head.timeout_s - waited_s))
+        self.refuse(error)
+        if self._stream.whole is not None:
+            self._connection.late_calls.remember(self._stream.whole[0], late_head)
         return True
 
     def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:

@@ -19,6 +19,7 @@ from control_plane.frontends.common.connection_server import address_of, is_loca
 from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES, MOST_BEGUN, ReadScheduler, WaitingRequest
 from control_plane.frontends.grpc.call import Call
 from control_plane.frontends.grpc.handler import GrpcApplication, GrpcHandler
+from control_plane.frontends.grpc.late_calls import LateCalls
 from control_plane.frontends.grpc.limits import GrpcLimits
 from control_plane.host.network.exposure import AllowedHosts
 from control_plane.protocols.grpc import HEAD, GrpcAnswer, GrpcHead, MessageFrame
@@ -80,12 +81,13 @@ class GrpcConnection(asyncio.Protocol):
         self.max_message_bytes = limits.max_message_bytes
         self.body_timeout_s = limits.body_timeout_s
         self.uncounted_bytes = 0
+        self.late_calls = LateCalls(server.application.verbatim_answers(max_header_bytes=limits.max_header_bytes))
         self._server = server
         self._state = Http2Connection(
             server.known_blocks,
             Http2Limits(max_header_bytes=limits.max_header_bytes),
             accept=self._accept,
-            answer_verbatim=server.application.verbatim_answers(max_header_bytes=limits.max_header_bytes),
+            answer_verbatim=self.late_calls.answer,
         )
         self._transport: asyncio.Transport | None = None
         self._peer, self._peer_is_local = "", False
@@ -98,7 +100,6 @@ class GrpcConnection(asyncio.Protocol):
         """Bytes written so far, those of them that the client had read when it last made progress, and how many more are
         progress: a sixteenth of what it had not read."""
         self._leaves_at_s: float | None = None
-        self.came_s: float | None = None
         self._has_backlog = False
         """Whether there is a backlog: more data has arrived than has been handled."""
         self._unbegun = 0
@@ -132,10 +133,13 @@ class GrpcConnection(asyncio.Protocol):
             self._has_read_much = True
             self._server.reads.put_off(self)
             self._pause_as_needed()
-        self.came_s = None
-        if self._read(data):
+        if self.late_calls.came_s is not None:
+            self.late_calls.ended_backlog()
+        has_backlog = self._read(data)
+        self.flush()
+        if has_backlog:
             self._has_backlog = True
-            self.came_s = asyncio.get_running_loop().time()
+            self.late_calls.began_backlog(asyncio.get_running_loop().time())
             self._pause_as_needed()
             self._server.reads.add(self)
         elif not self._has_read_much:
@@ -155,13 +159,14 @@ class GrpcConnection(asyncio.Protocol):
         if self._unbegun or not self._writable.is_set():  # `has_begun` and `resume_writing` schedule this connection again
             return False
         self._has_backlog = self._read(None, until_s)
+        self._flush_soon()
         self._pause_as_needed()
         return self._has_backlog
 
     def _read(self, data: bytes | None, until_s: float = 0.0) -> bool:
         """Handle the first frames of `data`, or more of the backlog; returns whether more is left.
 
-        Answers that are made meanwhile are collected and written once, at the end.
+        Answers that are made meanwhile are collected, to be flushed afterwards.
         """
         state = self._state
         self._is_receiving = True
@@ -174,7 +179,6 @@ class GrpcConnection(asyncio.Protocol):
             self._break_off(exc)
         finally:
             self._is_receiving = False
-        self.flush()
         return has_backlog
 
     @property

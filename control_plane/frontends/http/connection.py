@@ -177,6 +177,7 @@ class HttpConnection(asyncio.Protocol):
         if answer is None:
             return False
         self._taken += 1
+        self._server.reads.came += 1
         self._writer.write(answer)
         return True
 

@@ -38,6 +38,9 @@ class JobMeter:
     def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
         self.model, self.usage = model, Usage(requests=requests, rows=rows, elements=elements, cache_hits=requests)
 
+    def add_refusals(self, tenant: str, model: str, *, requests: int) -> None:
+        """Nothing: a job's requests are not answered unparsed."""
+
     def add_tokens(self, tenant: str, model: str, input_tokens: int, output_tokens: int, /) -> None:
         """Nothing: no job generates text."""
 

@@ -136,7 +136,7 @@ class V2Grpc:
     ) -> None:
         self._inference = inference
         self._verbatim = GrpcVerbatimCache(
-            inference.make_verbatim_cache(Frontend.GRPC), access, forwarding, are_traced=inference.tracer is not None
+            inference.verbatim.make(Frontend.GRPC), access, forwarding, are_traced=inference.tracer is not None
         )
         self._access = access
         self._servers = servers

@@ -19,7 +19,7 @@ from control_plane.cache.domain.cached_response import (
 )
 from control_plane.cache.keys import CacheScope, canonical_message, identity_of
 from control_plane.core.algorithms.steps import Steps, join_steps
-from control_plane.core.errors import ControlPlaneError, InvalidRequest, NotSupported
+from control_plane.core.errors import ControlPlaneError, InvalidRequest, NotSupported, Overloaded
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.tensor import RawTensor
@@ -282,6 +282,10 @@ class GrpcInferRequest(InferMessage):
     def keep_verbatim(self, call: InferCall, key: bytes, answer: GrpcAnswer) -> None:
         if self._context.verbatim is not None:
             self._context.verbatim.keep(self._came, call, key, self.with_model(answer) if self._chosen else answer)
+
+    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[], bool]) -> None:
+        if self._context.verbatim is not None:
+            self._context.verbatim.keep_refusal(self._came, call, error, holds)
 
     def given(self, call: InferCall) -> GivenTensors:
         if self._context.verbatim is None:

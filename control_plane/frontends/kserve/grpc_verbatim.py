@@ -10,17 +10,17 @@ from collections.abc import Callable
 from functools import partial
 
 from control_plane.auth.access import Access
-from control_plane.core.errors import ControlPlaneError
+from control_plane.core.errors import ControlPlaneError, Overloaded
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Principal
 from control_plane.frontends.grpc.handler import failure
-from control_plane.inference.caching.verbatim_cache import MessageKey, VerbatimCache
+from control_plane.inference.caching.verbatim_cache import MessageKey, VerbatimCache, size_class
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcAnswer, GrpcHead
 from control_plane.protocols.head_template import Http2Template
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http2.headers import encode_fields, encode_varying
 from control_plane.protocols.http2.stream import MAX_WHOLE_BYTES, WholeAnswer, WholeCall
-from control_plane.protocols.per_request import ID_TAG, id_in_message, per_request_fields
+from control_plane.protocols.per_request import ID_TAG, id_in_message, model_piece, per_request_fields
 from control_plane.protocols.protobuf_fields import fields
 from control_plane.triton.ports import GrpcCall
 
@@ -45,13 +45,10 @@ class GrpcVerbatimCache:
 
     def _answer(self, heads: Http2Template, call: WholeCall) -> WholeAnswer | None:
         block, frame = call
+        if not self._hits.entries:
+            return None
         try:
-            if block == heads.last_block:
-                head = heads.last_key
-            elif not self._hits.entries:
-                return None
-            else:
-                head = heads.key(block)
+            head = heads.last_key if block == heads.last_block else heads.key(block)
             answer = self._hits.answer((head, frame))
             if answer is None and (span := id_in_message(frame)) is not None:
                 start, end = span
@@ -59,7 +56,7 @@ class GrpcVerbatimCache:
                 if answer is not None:  # it ends with the id of its own call, which had the same length
                     headers, data, trailers = answer
                     return headers, data[: start - end] + frame[start:end], trailers
-            return answer
+            return self._hits.refusal((size_class(len(frame)), block, model_piece(frame))) if answer is None else answer
         except Exception as exc:
             return b"", b"", encode_varying(failure(exc).trailers)
 
@@ -78,6 +75,18 @@ class GrpcVerbatimCache:
             start, end = span
             message = (head, frame[:start] + frame[end:], end - start)
         self._hits.keep(message, principal, call, key, known, size_bytes=len(head) + len(frame) + sum(map(len, known)))
+
+    def keep_refusal(self, came: GrpcCall, call: InferCall, error: Overloaded, holds: Callable[[], bool]) -> None:
+        """Keep the refusal of a call for those with an equal header block to the same model."""
+        frame, principal = came.frame, came.principal
+        if not came.block or type(frame) is not bytes or not self._hits.takes(principal, 0) or not self._is_valid(came.head, principal):
+            return
+        piece = model_piece(frame)
+        if piece[2:].startswith(call.model_name.encode()):  # and not by a name that is repeated later
+            refusal = b"", b"", encode_varying(failure(error).trailers)
+            size_bytes = len(came.block) + len(piece) + len(refusal[2])
+            kind = size_class(len(frame)), came.block, piece
+            self._hits.keep_refusal(kind, principal, call, holds, refusal, size_bytes=size_bytes)
 
     def _is_valid(self, head: GrpcHead, principal: Principal) -> bool:
         """Whether the caller's key is still valid, which may have been revoked since the call came."""

@@ -102,7 +102,7 @@ class V2Http:
         self._events = events
         self._inference = inference
         self.verbatim = HttpVerbatimCache(
-            inference.make_verbatim_cache(Frontend.HTTP), access, forwarding, are_traced=inference.tracer is not None
+            inference.verbatim.make(Frontend.HTTP), access, forwarding, are_traced=inference.tracer is not None
         )
         self._access = access
         self._rights = StreamRights(access, today_s=today_s)

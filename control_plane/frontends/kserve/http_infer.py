@@ -5,7 +5,7 @@ Made by `frontends/kserve/http`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from control_plane.cache.domain.cached_response import (
 from control_plane.cache.keys import CacheScope, canonical_json, identity_of
 from control_plane.core.action import Action
 from control_plane.core.algorithms.steps import Steps
-from control_plane.core.errors import ControlPlaneError
+from control_plane.core.errors import ControlPlaneError, Overloaded
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.tensor import RawTensor
@@ -232,6 +232,9 @@ class HttpInferRequest:
         if self.http.body is self._came.body:  # a body that was decoded is not the one that comes again
             told = self.with_model(answer) if self._chosen else answer
             self._context.verbatim.keep(self._came, self._json(), self.principal, call, key, told)
+
+    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[], bool]) -> None:
+        self._context.verbatim.keep_refusal(self._came, self.principal, call, error, holds)
 
     def mark(self, answer: HttpAnswer, status: CacheStatus) -> HttpAnswer:
         return mark_http(answer, status)

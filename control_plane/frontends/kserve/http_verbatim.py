@@ -6,13 +6,16 @@ Asked by `frontends/http/connection` before a request is parsed; filled by `fron
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from control_plane.auth.access import Access
 from control_plane.cache.keys import canonical_json
-from control_plane.core.errors import ControlPlaneError
+from control_plane.core.errors import ControlPlaneError, Overloaded
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.caller import reauthenticate
-from control_plane.inference.caching.verbatim_cache import MessageKey, VerbatimCache
+from control_plane.frontends.common.http_errors import render_error
+from control_plane.inference.caching.verbatim_cache import MessageKey, VerbatimCache, size_class
 from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
@@ -46,7 +49,7 @@ class HttpVerbatimCache:
             if answer is not None:  # whose own request had an id of the same length
                 at = answer.index(_BEFORE_ID) + len(_BEFORE_ID)
                 return b"%b%b%b" % (answer[:at], body[start:end], answer[at + end - start :])
-        return answer
+        return self._hits.refusal((size_class(len(body)), head)) if answer is None else answer
 
     def keep(self, came: HttpRequest, json: bytes, principal: Principal, call: InferCall, key: bytes, answer: HttpAnswer) -> None:
         """Keep the answer to a hit on the response cache's entry `key`; `json` is the body without binary data."""
@@ -66,6 +69,14 @@ class HttpVerbatimCache:
             if is_certain and whole.find(_BEFORE_ID + json[start:end] + b'"') == len(answer.head) - 4:
                 message = (head, body[:start] + body[end:], end - start)
         self._hits.keep(message, principal, call, key, whole, size_bytes=len(head) + len(body) + len(whole))
+
+    def keep_refusal(self, came: HttpRequest, principal: Principal, call: InferCall, error: Overloaded, holds: Callable[[], bool]) -> None:
+        """Keep the refusal of a request for those with an equal head, which has the model's name."""
+        if came.derived.head and self._hits.takes(principal, 0) and self._is_valid(came, principal):
+            head, refusal = Http1Template(came.derived.head, self.fields).key, render_error(error, came.target)
+            whole = refusal.head + refusal.body
+            kind = size_class(len(came.body)), head
+            self._hits.keep_refusal(kind, principal, call, holds, whole, size_bytes=len(head) + len(whole))
 
     def _is_valid(self, came: HttpRequest, principal: Principal) -> bool:
         """Whether the caller's key is still valid, which may have been revoked since the request came."""

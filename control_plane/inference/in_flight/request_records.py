@@ -91,6 +91,12 @@ class RequestRecords:
         rows, elements = min(rows, MOST), min(call.elements, MOST)
         self._meter.add_hits(principal.tenant, model, requests=count, rows=rows * count, elements=elements * count)
 
+    def refusals(self, frontend: Frontend, principal: Principal, call: InferCall, count: int) -> None:
+        """Record `count` requests that were refused unparsed, as an equal one was, which takes no time."""
+        model = self._models.name_of(call.model_name)
+        self._recorder.record(model_name=model, frontend=frontend, outcome=Outcome.REFUSED, duration_s=0.0, count=count)
+        self._meter.add_refusals(principal.tenant, model, requests=count)
+
     def _model_seen_in(self, request: RunningRequest, source: Source) -> str:
         """The model of a request that was refused before it was parsed, as far as its head and bytes show
         it."""

@@ -22,6 +22,7 @@ from control_plane.inference.in_flight.running_request import UNSEEN, Authorized
 from control_plane.inference.model_names import ModelNames
 from control_plane.metering.domain.usage import ClientStatus
 from control_plane.telemetry.ports import RequestRecorder
+from control_plane.telemetry.shed_reason import ShedReason
 
 _LATE_RETRY_S = 1.0
 """Retry-After of a request that was not read in time: the least that callers are told."""
@@ -80,6 +81,7 @@ class RunningRequests:
         error: ControlPlaneError = DeadlineExceeded("the deadline was over before the request was read")
         if left_s > 0.0:
             error = Overloaded("the gateway is too busy to read the request in time; try again later", retry_after_s=_LATE_RETRY_S)
+            self.governance.admission.count_shed(principal.tenant, ShedReason.UNREAD)
         running = self.begin_stream(principal) if frontend is Frontend.GRPC_STREAM else self.begin(frontend, principal)
         with suppress(DeadlineExceeded, Overloaded), running:
             raise error
@@ -106,6 +108,11 @@ class RunningRequests:
     def hits(self, frontend: Frontend, principal: Principal, call: InferCall, count: int) -> None:
         """Record `count` hits, each already admitted by `count_completed`; their duration is recorded as zero."""
         self._records.hits(frontend, principal, call, count)
+
+    def refusals(self, frontend: Frontend, principal: Principal, call: InferCall, count: int) -> None:
+        """Record `count` requests that their model has refused as it refused `call`, each already admitted by `count_completed`."""
+        self.governance.admission.count_shed(principal.tenant, ShedReason.DEADLINE, count)
+        self._records.refusals(frontend, principal, call, count)
 
     def count_completed(self, frontend: Frontend, principal: Principal, account: TenantUsage, call: InferCall) -> bool:
         """Admit a request that is answered at once and holds no slot; False: only all processes together can

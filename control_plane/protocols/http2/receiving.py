@@ -84,6 +84,9 @@ class Http2Receiver:
             # order (6.10).
             if self._block is not None and kind != h2.CONTINUATION:
                 raise Http2Error("a header block was interrupted by another frame")
+            if kind == h2.HEADERS and at == count and self._frames.has_backlog:  # not to part the two frames of a call
+                frames += self._frames.split_more(1)
+                count = len(frames)
             if kind == h2.HEADERS and at < count and self._answer_verbatim is not None:
                 call = whole_call(frames[at - 1], frames[at])
                 if call is not None:
@@ -149,7 +152,7 @@ class Http2Receiver:
             self._block = None
             self._on_block(first_flags, stream_id, None if block is None else bytes(block))
 
-    def _on_block(self, flags: int, stream_id: int, block: bytes | None) -> None:
+    def _on_block(self, flags: int, stream_id: int, block: bytes | None, *, whole: WholeCall | None = None) -> None:
         state = self._state
         # Decoded even for a stream that is refused below: skipping a block would corrupt HPACK's table for
         # later ones.
@@ -160,6 +163,7 @@ class Http2Receiver:
             stream = self._opened_by_peer(stream_id)
             if stream is None:
                 return
+            stream.whole = whole
         elif stream.remote_is_closed:
             raise Http2Error("headers after the end of the stream", Code.STREAM_CLOSED)
         listener = stream.listener
@@ -324,10 +328,7 @@ class Http2Receiver:
             flow.received(None, len(data))
             self._sender.send_whole(stream_id, answer)
             return
-        self._on_block(h2.END_HEADERS, stream_id, block)
-        stream = state.streams.get(stream_id)
-        if stream is not None and is_new and may_be_known:  # on an older stream, the HEADERS would be a call's trailers
-            stream.whole = call
+        self._on_block(h2.END_HEADERS, stream_id, block, whole=call if may_be_known else None)
         self._on_data(h2.END_STREAM, stream_id, data)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from control_plane.core.algorithms.steps import Steps
-from control_plane.core.errors import ControlPlaneError, InvalidRequest
+from control_plane.core.errors import ControlPlaneError, InvalidRequest, Overloaded
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Scopes, parse_scope
@@ -39,6 +40,7 @@ class Request(FakeSource):
         self.principal = principal
         self.timeout_s = timeout_s
         self.answered = Outcome.ANSWERED
+        self.kept_refusal: tuple[Overloaded, Callable[[], bool]] | None = None
         self.error: Exception | None = None
         self.with_model: tuple[str, str] | None = None
         self.timeouts_s: list[float] = []
@@ -54,6 +56,9 @@ class Request(FakeSource):
             raise self.error
         yield from ()
         return InferCall(self.name, "", self.id, (Tensor("X", "FP32", (3, 2)),), elements=6, is_open_ended=self.is_open_ended)
+
+    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[], bool]) -> None:
+        self.kept_refusal = error, holds
 
     def readdress(self, model_name: str, model_version: str) -> None:
         self.with_model = (model_name, model_version)

@@ -77,7 +77,7 @@ class Counting:
                     return status_of(answer), told.get("id", ""), told["outputs"][0]
 
                 await test(ask)
-                running.inference.flush_counts()
+                running.inference.verbatim.flush_counts()
                 assert 0.0 in [each.duration_s for each in running.recorder.records], "none was answered unread, which alone takes no time"
                 assert len(running.recorder.records) == sum(self.cached.cache.counts.values())
 
@@ -90,7 +90,7 @@ class Counting:
             async with frontend(FakeGrpc(answer=self.grpc), cached=self.cached, governed=self.governed, forwarding=FORWARDING) as bench:
                 caller = InferCaller(await bench.connect())
                 await test(caller.ask)
-                bench.inference.flush_counts()
+                bench.inference.verbatim.flush_counts()
                 assert 0.0 in [each.duration_s for each in bench.recorder.records], "none was answered unread, which alone takes no time"
                 assert len(bench.recorder.records) == sum(self.cached.cache.counts.values())
 
@@ -229,5 +229,5 @@ async def test_over_grpc_a_known_hit_beyond_its_tenants_rate_is_refused() -> Non
         key = (b"x-api-key", key_text(1).encode())
         statuses = [(await caller.infer(infer_message(), key))[0][b"grpc-status"] for _ in range(6)]
         assert statuses == [b"0"] * 4 + [b"8"] * 2
-        bench.inference.flush_counts()
+        bench.inference.verbatim.flush_counts()
         assert sorted(bench.recorder.outcomes) == sorted([Outcome.ANSWERED] * 4 + [Outcome.REFUSED] * 2)

@@ -152,7 +152,7 @@ def test_grpc_answers_are_those_of_the_ordinary_path(calls: list[tuple[list[tupl
 
 def unread(running: Gateway | Bench) -> int:
     """How many requests were answered from the verbatim cache, which alone takes no time."""
-    running.inference.flush_counts()
+    running.inference.verbatim.flush_counts()
     assert set(running.recorder.outcomes) == {Outcome.ANSWERED}
     return sum(each.duration_s == 0.0 for each in running.recorder.records)
 

@@ -6,15 +6,21 @@ import time
 from collections.abc import Callable
 from itertools import chain, repeat
 
+import pytest
+
 from control_plane.core.infer_call import Outcome
+from control_plane.frontends.grpc.call import Call
+from control_plane.frontends.grpc.connection import GrpcConnection
 from control_plane.protocols.grpc import GrpcAnswer, frame_message, message_answer
+from control_plane.protocols.http2.stream import Stream
+from control_plane.telemetry.shed_reason import ShedReason
 from control_plane.triton.ports import GrpcCall
 from tests.fakes import FakeGrpc
 from tests.h2_peer import H2Peer
 from tests.wire.grpc_frontend import frontend, infer_message, message_of
 from tests.wire.h2_calls import HEAD, ask, ended
 
-CALLS = range(1, 401, 2)
+CALLS = range(3, 403, 2)
 """Stream ids, whose calls are sent together."""
 
 
@@ -38,6 +44,26 @@ async def statuses_of(peer: H2Peer, *, timeout: str) -> list[str]:
     return [await ended(peer, stream_id) for stream_id in CALLS]
 
 
+async def test_those_behind_one_that_is_late_are_refused_unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = 0
+    accept = GrpcConnection._accept
+
+    def counted(self: GrpcConnection, stream: Stream) -> Call:
+        nonlocal parsed
+        parsed += 1
+        return accept(self, stream)
+
+    monkeypatch.setattr(GrpcConnection, "_accept", counted)
+    async with frontend(FakeGrpc()) as it:
+        peer = await it.peer()
+        await ask(peer)
+        parsed, it.upstream.grpc.answer = 0, busy(1.2)
+        statuses = await statuses_of(peer, timeout="2S")
+        assert statuses.count("14") > 100
+        assert parsed - statuses.count("0") <= 3  # one of each time that the connection was read
+        assert it.governed.admission.counts["", ShedReason.UNREAD] == statuses.count("14")
+
+
 async def test_those_that_are_late_by_then_cost_no_work() -> None:
     async with frontend(FakeGrpc(answer=busy(0.02, 0.02))) as it:
         peer = await it.peer()
@@ -45,7 +71,7 @@ async def test_those_that_are_late_by_then_cost_no_work() -> None:
         assert statuses[0] == "0"
         assert statuses[-1] == "4"
         assert statuses.count("0") == len(it.upstream.grpc.requests)
-        assert statuses.count("4") == it.recorder.outcomes.count(Outcome.DEADLINE_EXCEEDED) > 100
+        assert statuses.count("4") == it.recorder.outcomes.count(Outcome.DEADLINE_EXCEEDED) > 20
         assert statuses.count("14") == it.recorder.outcomes.count(Outcome.REFUSED)
         assert await ask(peer, CALLS[-1] + 2) == infer_message()
 

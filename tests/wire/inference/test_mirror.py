@@ -44,7 +44,7 @@ async def test_requests_are_copied_and_no_copy_is_a_request_of_anybodys() -> Non
         assert [place(request)[0] for request in upstream.http.requests] == ["stable", "next"] * 2, "hits are not copied"
         assert counted(shadow) == [CopiedCount("r", "next", Copied.ANSWERED, 2)]
         assert [(each.half, sum(each.buckets)) for each in shadow.counts.durations()] == [(Half.ORIGINAL, 2), (Half.COPY, 2)]
-        running.inference.flush_counts()
+        running.inference.verbatim.flush_counts()
         assert [record.model_name for record in running.recorder.records] == ["stable"] * 4
         assert {each[1] for each in rights.meter.added} == {"stable"}
         assert (running.inference.observations.take(), running.inference.in_flight) == ((), 0)

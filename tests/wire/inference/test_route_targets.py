@@ -43,7 +43,7 @@ async def test_hits_of_the_cache_and_of_equal_bytes_are_those_of_the_model_that_
         rounds = [[said(await ask(client, float(number), id="1234")) for number in range(20)] for _ in range(4)]
         assert rounds[0] == rounds[1] == rounds[2] == rounds[3]
         assert len(running.upstream.http.requests) == 20
-        running.inference.flush_counts()
+        running.inference.verbatim.flush_counts()
         assert sum(each.duration_s == 0.0 for each in running.recorder.records) == 40, "rounds that were answered unread"
 
 

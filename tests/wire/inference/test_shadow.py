@@ -130,7 +130,7 @@ async def test_no_copy_is_a_request_of_anybodys() -> None:
             await client.ask(infer_request(body(float(number)), model=b"r"))
             await settled(shadow)
         assert len(upstream.http.requests) == 4, "hits are not copied"
-        running.inference.flush_counts()
+        running.inference.verbatim.flush_counts()
         assert [record.model_name for record in running.recorder.records] == ["stable"] * 6
         assert {each[1] for each in rights.meter.added} == {"stable"}
         # By its own name the next model computes what it was copied before: no copy has filled the cache.

@@ -34,8 +34,8 @@ class Bench:
             servers=Servers(), recorder=FakeRecorder(), governance=governed, default_timeout_s=1.0, cached=cached
         )
         self.access = governed.access
-        self.http = HttpVerbatimCache(self.service.make_verbatim_cache(Frontend.HTTP), self.access, NO_FORWARDING, are_traced=False)
-        self.grpc = GrpcVerbatimCache(self.service.make_verbatim_cache(Frontend.GRPC), self.access, NO_FORWARDING, are_traced=False)
+        self.http = HttpVerbatimCache(self.service.verbatim.make(Frontend.HTTP), self.access, NO_FORWARDING, are_traced=False)
+        self.grpc = GrpcVerbatimCache(self.service.verbatim.make(Frontend.GRPC), self.access, NO_FORWARDING, are_traced=False)
         scope = cached.cache.scope("m", None, "team")
         assert scope is not None
         self.key = scope.key(b"x")
@@ -60,7 +60,7 @@ async def test_nothing_is_kept_for_a_key_that_was_revoked_meanwhile(frontend: st
     assert bench.keep(frontend, b"{}", principal)
     bench.known.keys, bench.known.generation = {}, bench.known.generation + 1
     assert not bench.keep(frontend, b"{ }", principal)
-    bench.service.flush_counts()
+    bench.service.verbatim.flush_counts()
 
 
 @pytest.mark.parametrize("frontend", ["http", "grpc"])

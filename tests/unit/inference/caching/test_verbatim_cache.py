@@ -304,4 +304,4 @@ async def test_a_hit_of_who_is_near_a_rate_that_processes_share_is_not_decided_a
     with pytest.raises(LimitExceeded):
         bench.ask()
     running.cancel()
-    bench.service.flush_counts()
+    bench.service.verbatim.flush_counts()

@@ -81,6 +81,15 @@ def test_many_at_once_each_have_their_answer() -> None:
     assert [each.stream_id for each in end.frames() if each.flags == ENDS] == list(range(3, 43, 2))
 
 
+def test_they_are_known_also_where_their_frames_are_read_an_odd_number_at_a_time() -> None:
+    known = Known()
+    end = opened(known)
+    has_more = end.connection.receive(frame(h2.PING, 0, 0, bytes(8)) + b"".join(map(whole, range(3, 13, 2))), 2)
+    while has_more:
+        has_more = end.connection.go_on(3)
+    assert known.asked == [(BLOCK, BODY)] * 5
+
+
 def test_one_that_is_not_known_takes_the_ordinary_path_with_its_bytes() -> None:
     known = Known(None)
     end = opened(known)
