@@ -8,6 +8,9 @@ without ageing let pages wait for 8 s and left few sentences to batch (809 reque
 sentences up (p50 28 ms, 1,053/s); weighing answers per millisecond as well held pages for 1.7 s. This rule
 gave a p50 of 21 ms, pages within 0.4 s, and 1,049/s.
 
+What has expired is taken before batches are planned, so that it neither fills nor delays one. Deadlines do not
+change the order of what waits (docs/decisions/batching.md has what that would cost).
+
 Batches run in lanes. With several lanes, the last free one is reserved for requests that are short compared
 with everything running: rows that cost at most a quarter of theirs, in a batch that costs at most a quarter
 of each running batch. So a sentence never waits for a page, but waits to run with its equals: when a few
@@ -47,6 +50,12 @@ class Waiter(Generic[Request]):
     rows: int
     length: int
     since_s: float
+    deadline_s: float = inf
+    """When it is no longer worth computing."""
+
+    def has_expired(self, now_s: float) -> bool:
+        """Whether its deadline is over."""
+        return self.deadline_s <= now_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +99,8 @@ class BatchQueue(Generic[Request]):
         self._columns = columns
         self._lanes = lanes
         self._waiters: list[Waiter[Request]] = []
+        self._next_deadline_s = inf
+        """No request expires before it; it may be that of one that is gone."""
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -98,9 +109,15 @@ class BatchQueue(Generic[Request]):
         """Put a request into the queue; it must not have more rows than a batch may have."""
         insort(self._waiters, waiter, key=_LENGTH)
         self.rows += waiter.rows
+        self._next_deadline_s = min(self._next_deadline_s, waiter.deadline_s)
 
     def take(self, now_s: float, running: Sequence[Batch[Request]]) -> Batch[Request] | None:
-        """Remove and return the batch to run now beside the running ones; None if nothing may run now."""
+        """Remove and return the batch to run now beside the running ones; None if nothing may run now.
+
+        All that has expired comes first, as a batch that costs nothing: it is to be answered, not computed.
+        """
+        if self._next_deadline_s <= now_s and (expired := self._expire(now_s)):
+            return Batch(expired, 0.0)
         limit_ms = self._limit_ms(running)
         # With only the last lane free, usually no request is short enough to overtake; that is seen without a
         # plan.
@@ -134,6 +151,14 @@ class BatchQueue(Generic[Request]):
         """Remove and return all waiting requests."""
         waiters, self._waiters, self.rows = self._waiters, [], 0
         return waiters
+
+    def _expire(self, now_s: float) -> list[Waiter[Request]]:
+        """Remove and return all requests whose deadline is over."""
+        expired = [waiter for waiter in self._waiters if waiter.has_expired(now_s)]
+        self._waiters = [waiter for waiter in self._waiters if not waiter.has_expired(now_s)]
+        self.rows -= sum(waiter.rows for waiter in expired)
+        self._next_deadline_s = min((waiter.deadline_s for waiter in self._waiters), default=inf)
+        return expired
 
     def _limit_ms(self, running: Sequence[Batch[Request]]) -> float:
         """Return the most that a batch which starts now may cost: 0 without a free lane, inf without a

@@ -20,6 +20,8 @@ COUNTERS: Mapping[str, str] = {
     "padded_tokens_total": "Sum over batches of rows times longest length: the computed work, with padding",
     "queue_seconds_total": "Seconds that requests waited for their batch, summed over requests",
     "compute_seconds_total": "Seconds that batches ran, summed over batches",
+    "cancelled_total": "Requests that were cancelled while they waited, and not computed",
+    "expired_total": "Requests whose time was over while they waited, and which were not computed",
 }
 
 
@@ -34,6 +36,8 @@ class Counts:
     padded_tokens: int = 0
     queue_s: float = 0.0
     compute_s: float = 0.0
+    cancelled: int = 0
+    expired: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
@@ -61,4 +65,4 @@ class Tally:
         """Return and reset the counts since the last call, by metric; empty if there were none."""
         with self._lock:
             counts, self._counts = self._counts, Counts()
-        return dict(zip(COUNTERS, astuple(counts), strict=True)) if counts.batches else {}
+        return dict(zip(COUNTERS, astuple(counts), strict=True)) if counts != Counts() else {}

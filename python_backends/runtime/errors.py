@@ -4,6 +4,7 @@ BackendError
 ├── ConfigError         the model cannot be loaded: its configuration, its file and this machine do not match
 ├── RequestError        this request is wrong; the model works
 ├── RequestCancelled    the client has left; nobody reads the answer
+├── RequestExpired      its time was over before it was computed
 ├── QueueFull           the queue is full; the same request may succeed later
 ├── Unavailable         it cannot be computed now; the same request may succeed later
 └── ExecutionError      the model failed on a request that looked right
@@ -26,6 +27,10 @@ class RequestError(BackendError):
 
 class RequestCancelled(BackendError):
     """The client has cancelled the request."""
+
+
+class RequestExpired(BackendError):
+    """The request's time was over while it waited."""
 
 
 class QueueFull(BackendError):

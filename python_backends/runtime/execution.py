@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ class InferenceRequest:
     is_cancelled: Callable[[], bool]
     yields: bool = False
     """Whether it is work in the background, which is to hold up no other request."""
+    time_left_s: float = inf
+    """How long it may wait, from when it came; infinity where it does not say so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,30 @@ classes only after the backend was imported, so they are looked up at each use.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from python_backends.runtime.errors import BackendError, ExecutionError, QueueFull, RequestCancelled, RequestError, Unavailable
+from python_backends.runtime.errors import (
+    BackendError,
+    ExecutionError,
+    QueueFull,
+    RequestCancelled,
+    RequestError,
+    RequestExpired,
+    Unavailable,
+)
 from python_backends.runtime.execution import Answer, InferenceRequest, Tensors
 
 # Error -> the name of its code in TritonError.
 ERROR_CODES: Mapping[type[BackendError], str] = {
     RequestError: "INVALID_ARG",
     RequestCancelled: "CANCELLED",
+    RequestExpired: "UNAVAILABLE",  # as of what expires in Triton's own queues
     QueueFull: "UNAVAILABLE",
     Unavailable: "UNAVAILABLE",
     ExecutionError: "INTERNAL",
@@ -26,6 +37,9 @@ ERROR_CODES: Mapping[type[BackendError], str] = {
 
 BACKGROUND = '"tidegate-background"'
 """Request parameter, made of the header field of this name, by which the gateway marks what yields to its callers."""
+
+_TIME_LEFT = re.compile(r'"tidegate-time-left-ms":"(\d{1,12})"')
+"""Request parameter, made of the header field of this name, by which the gateway tells how long the caller still waits."""
 
 
 def version_directory(args: Mapping[str, str]) -> Path:
@@ -74,5 +88,13 @@ def read(request: Any, prepare: Callable[[Tensors], Tensors]) -> InferenceReques
         inputs = prepare({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
     except BackendError as exc:
         return exc
-    yields = BACKGROUND in request.parameters()  # JSON, in which no caller's text can have it unless it wants to yield
-    return InferenceRequest(inputs, request.requested_output_names(), request.is_cancelled, yields)
+    given = request.parameters()
+    yields = BACKGROUND in given  # JSON, in which no caller's text can have it unless it wants to yield
+    left_s = _time_left_s(given, request.timeout())
+    return InferenceRequest(inputs, request.requested_output_names(), request.is_cancelled, yields, left_s)
+
+
+def _time_left_s(given: str, timeout_microseconds: int) -> float:
+    """Return the seconds that a request may wait: what the gateway says, or its parameter `timeout`, whichever is less."""
+    told = _TIME_LEFT.search(given)
+    return min(timeout_microseconds / 1e6 or inf, int(told[1]) / 1e3 if told else inf)

@@ -1,5 +1,5 @@
-"""Computes batches of token sequences: drops cancelled requests, pads to one length, and isolates requests
-that fail.
+"""Computes batches of token sequences: drops requests that were cancelled or have expired, pads to one length,
+and isolates requests that fail.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from python_backends.batching.batch_queue import Batch, Waiter
-from python_backends.batching.counts import Tally, of_batch
-from python_backends.runtime.errors import RequestCancelled
+from python_backends.batching.counts import Counts, Tally, of_batch
+from python_backends.runtime.errors import BackendError, RequestCancelled, RequestExpired
 from python_backends.runtime.execution import Answer, GroupRunner, InferenceRequest, Run, Tensors
 from python_backends.text_encoder.padding import pad_and_concatenate
 from python_backends.text_tokenizer.token_count import TOKENS, with_count
@@ -48,24 +48,31 @@ class Encoder:
     def compute(self, batch: Batch[EncoderRequest]) -> list[Answer]:
         """Return an answer per request of the batch, in its order."""
         began_s = time.monotonic()
-        gone = {waiter for waiter in batch.waiters if self._has_left(waiter, began_s)}
+        gone = {waiter: error for waiter in batch.waiters if (error := self._why_not(waiter, began_s)) is not None}
         here = Batch([waiter for waiter in batch.waiters if waiter not in gone], batch.cost_ms)
         asked = [waiter.request.plain for waiter in here.waiters]
         answers = iter([with_count(answer, plain, plain.inputs) for plain, answer in zip(asked, self._runner.execute(asked), strict=True)])
         if here.waiters:
             self._tally.add(of_batch(here, began_s=began_s, ended_s=time.monotonic()))
-        left = RequestCancelled("the request was cancelled by its client")
-        return [left if waiter in gone else next(answers) for waiter in batch.waiters]
+        if gone:
+            expired = sum(isinstance(error, RequestExpired) for error in gone.values())
+            self._tally.add(Counts(cancelled=len(gone) - expired, expired=expired))
+        return [gone.get(waiter) or next(answers) for waiter in batch.waiters]
 
     @staticmethod
-    def _has_left(waiter: Waiter[EncoderRequest], now_s: float) -> bool:
-        return now_s - waiter.since_s > CANCELLATION_CHECK_AFTER_S and waiter.request.plain.is_cancelled()
+    def _why_not(waiter: Waiter[EncoderRequest], now_s: float) -> BackendError | None:
+        """Return why a request is not computed: nobody waits for its answer any more; else None."""
+        if waiter.has_expired(now_s):
+            return RequestExpired("Request timeout expired")  # Triton's own words, which the gateway knows
+        if now_s - waiter.since_s > CANCELLATION_CHECK_AFTER_S and waiter.request.plain.is_cancelled():
+            return RequestCancelled("the request was cancelled by its client")
+        return None
 
 
 def to_waiter(request: EncoderRequest, now_s: float) -> Waiter[EncoderRequest]:
-    """Wrap a request for the batch queue, with its rows and length."""
+    """Wrap a request that came at `now_s` for the batch queue, with its rows and length."""
     rows, length = next(iter(request.plain.inputs.values())).shape
-    return Waiter(request, rows, length, now_s)
+    return Waiter(request, rows, length, now_s, now_s + request.plain.time_left_s)
 
 
 def _together(requests: Sequence[Tensors]) -> list[list[int]]:

@@ -122,9 +122,14 @@ class Request:
     sender: ResponseSender = field(default_factory=ResponseSender)
     given: str = "{}"
     """Its parameters as JSON."""
+    timeout_microseconds: int = 0
+    """Its parameter `timeout`; 0: it has none."""
 
     def parameters(self) -> str:
         return self.given
+
+    def timeout(self) -> int:
+        return self.timeout_microseconds
 
     def get_response_sender(self) -> ResponseSender:
         return self.sender

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -25,8 +26,8 @@ def waiting(lanes: int = 1) -> BatchQueue[str]:
     return BatchQueue(CostColumns(cost_ms, max_rows=MAX_ROWS), lanes=lanes)
 
 
-def waiter(name: str, length: int, *, since_s: float = 0.0, rows: int = 1) -> Waiter[str]:
-    return Waiter(name, rows, length, since_s)
+def waiter(name: str, length: int, *, since_s: float = 0.0, rows: int = 1, deadline_s: float = inf) -> Waiter[str]:
+    return Waiter(name, rows, length, since_s, deadline_s)
 
 
 def batch_of(rows: int, length: int) -> Batch[str]:
@@ -101,6 +102,43 @@ def test_no_page_gets_the_last_lane_however_long_it_waits() -> None:
     assert names(queue.take(10.0, [])) == ["page"]
 
 
+def test_all_that_has_expired_is_taken_first_as_a_batch_that_costs_nothing() -> None:
+    queue = filled(
+        [waiter("late page", 100, deadline_s=1.0), waiter("late", 10, rows=2, deadline_s=0.5), waiter("in time", 10, deadline_s=1.5)]
+    )
+
+    expired = queue.take(1.0, []) or pytest.fail("nothing")
+
+    assert (sorted(names(expired)), expired.cost_ms, queue.rows) == (["late", "late page"], 0.0, 1)
+    assert names(queue.take(1.0, [])) == ["in time"]
+    assert queue.take(9.0, []) is None
+
+
+@pytest.mark.parametrize("running", [[], [PAGE], [PAGE, SENTENCE]])
+def test_what_has_expired_needs_no_lane(running: list[Batch[str]]) -> None:
+    queue = filled([waiter("late", 100, deadline_s=1.0), waiter("page", 100)], lanes=2)
+
+    assert names(queue.take(0.9, [PAGE, SENTENCE])) == []
+    assert names(queue.take(1.0, running)) == ["late"]
+
+
+def test_deadlines_change_nothing_in_the_order_of_what_has_not_expired() -> None:
+    lengths = [10, 100, 11, 120, 12, 300, 9]
+    plain = filled([waiter(str(length), length) for length in lengths])
+    hurried = filled([waiter(str(length), length, deadline_s=0.02 + 0.001 * length) for length in lengths])
+
+    while expected := names(plain.take(0.01, [])):
+        assert names(hurried.take(0.01, [])) == expected
+
+
+def test_one_that_was_taken_before_its_deadline_expires_for_nobody_else() -> None:
+    queue = filled([waiter("first", 10, deadline_s=1.0)])
+    assert names(queue.take(0.5, [])) == ["first"]
+    queue.add(waiter("second", 10, since_s=1.0, deadline_s=3.0))
+
+    assert names(queue.take(2.0, [])) == ["second"]
+
+
 def test_of_many_short_ones_as_many_overtake_as_the_last_lane_has_room_for() -> None:
     queue: BatchQueue[str] = BatchQueue(CostColumns(lambda rows, length: 1.0 + rows * length / 10, max_rows=MAX_ROWS), lanes=2)
     for _ in range(5):
@@ -164,3 +202,19 @@ def test_at_once_keeps_the_callers_order_and_takes_only_what_is_one_batch() -> N
     assert len(names(queue.at_once([waiter("", 10)] * MAX_ROWS, []))) == MAX_ROWS
     assert queue.at_once([waiter("", 10)] * (MAX_ROWS + 1), []) is None
     assert queue.at_once([waiter("", 10), waiter("", 250)], []) is None
+
+
+HURRIED = st.builds(waiter, st.just(""), st.integers(1, 300), rows=st.integers(1, MAX_ROWS), deadline_s=st.floats(0.0, 2.0) | st.just(inf))
+
+
+@given(st.lists(HURRIED, max_size=2 * MAX_PARTS), st.floats(0.01, 0.5))
+def test_everything_is_taken_once_and_nothing_is_computed_after_its_deadline(waiters: list[Waiter[str]], step_s: float) -> None:
+    queue, now_s = filled(waiters), 0.0
+    taken: list[Waiter[str]] = []
+    while batch := queue.take(now_s, []):
+        assert {waiter.has_expired(now_s) for waiter in batch.waiters} == {batch.cost_ms == 0.0}
+        taken += batch.waiters
+        now_s += step_s
+
+    assert sorted(map(id, taken)) == sorted(map(id, waiters))
+    assert (len(queue), queue.rows) == (0, 0)

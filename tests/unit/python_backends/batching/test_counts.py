@@ -31,8 +31,16 @@ def test_a_tally_gives_each_count_once() -> None:
     tally.add(Counts(1, 2, 3, 4, 5, 0.5, 0.25))
     tally.add(Counts(1, 1, 1, 1, 1, 0.5, 0.25))
 
-    assert list(tally.take().values()) == [2, 3, 4, 5, 6, 1.0, 0.5]
+    assert list(tally.take().values()) == [2, 3, 4, 5, 6, 1.0, 0.5, 0, 0]
     assert tally.take() == {}
+
+
+def test_what_was_not_computed_is_told_where_nothing_else_was() -> None:
+    tally = Tally()
+
+    tally.add(Counts(cancelled=1, expired=2))
+
+    assert (tally.take()["expired_total"], tally.take()) == (2, {})
 
 
 @pytest.mark.parametrize("threads", [4])

@@ -30,11 +30,11 @@ def reached(name: str) -> float:
 def test_what_is_left_is_handed_over_at_the_end_and_nothing_twice(metrics: Any) -> None:
     tally = Tally()
     handing_over = metrics.Metrics(tally, LABELS)
-    tally.add(Counts(1, 2, 3, 4, 5, 0.5, 0.25))
+    tally.add(Counts(1, 2, 3, 4, 5, 0.5, 0.25, 6, 7))
 
     handing_over.close()
 
-    assert [reached(name) for name in COUNTERS] == [1, 2, 3, 4, 5, 0.5, 0.25]
+    assert [reached(name) for name in COUNTERS] == [1, 2, 3, 4, 5, 0.5, 0.25, 6, 7]
     assert tally.take() == {}
 
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from python_backends.runtime.errors import BackendError, ConfigError, ExecutionError, QueueFull, RequestCancelled, RequestError
+from python_backends.runtime.errors import (
+    BackendError,
+    ConfigError,
+    ExecutionError,
+    QueueFull,
+    RequestCancelled,
+    RequestError,
+    RequestExpired,
+)
 from python_backends.runtime.execution import Answer, InferenceRequest, Tensors
 from tests.unit.python_backends.fake_triton import Request, TritonError, stub
 
@@ -35,6 +44,24 @@ def test_a_request_becomes_a_plain_one(triton: Any) -> None:
     assert seen[0].inputs == {"X": array}
     assert list(seen[0].requested_output_names) == ["Y"]
     assert seen[0].is_cancelled()
+
+
+@pytest.mark.parametrize(
+    ("given", "timeout_microseconds", "left_s"),
+    [
+        pytest.param("{}", 0, inf, id="it-says-nothing"),
+        pytest.param("{}", 1_500_000, 1.5, id="its-own-timeout"),
+        pytest.param('{"tidegate-time-left-ms":"250"}', 0, 0.25, id="the-gateway-says"),
+        pytest.param('{"a":1,"tidegate-time-left-ms":"250"}', 100_000, 0.1, id="its-own-is-less"),
+        pytest.param('{"tidegate-time-left-ms":"250"}', 9_000_000, 0.25, id="the-gateways-is-less"),
+        pytest.param('{"tidegate-time-left-ms":"soon"}', 0, inf, id="no-number"),
+        pytest.param('{"a":"\\"tidegate-time-left-ms\\":\\"1\\""}', 0, inf, id="another-parameters-text"),
+    ],
+)
+def test_how_long_a_request_may_wait(triton: Any, given: str, timeout_microseconds: int, left_s: float) -> None:
+    request = Request({"X": np.ones(1)}, ("Y",), given=given, timeout_microseconds=timeout_microseconds)
+
+    assert triton.read(request, lambda inputs: inputs).time_left_s == left_s
 
 
 def test_reading_and_answering_asks_no_question_that_costs_a_round_trip(triton: Any) -> None:
@@ -77,6 +104,7 @@ def test_a_request_that_cannot_be_prepared_does_not_reach_the_model_nor_stop_the
     [
         pytest.param(RequestError("r"), TritonError.INVALID_ARG, id="request"),
         pytest.param(RequestCancelled("c"), TritonError.CANCELLED, id="cancelled"),
+        pytest.param(RequestExpired("x"), TritonError.UNAVAILABLE, id="expired"),
         pytest.param(QueueFull("q"), TritonError.UNAVAILABLE, id="queue"),
         pytest.param(ExecutionError("e"), TritonError.INTERNAL, id="execution"),
     ],

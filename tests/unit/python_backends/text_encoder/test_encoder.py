@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
 from python_backends.batching.batch_queue import Batch, Waiter
 from python_backends.batching.counts import Tally
-from python_backends.runtime.errors import BackendError, RequestCancelled, RequestError
+from python_backends.runtime.errors import BackendError, RequestCancelled, RequestError, RequestExpired
 from python_backends.runtime.execution import Answer, Array, InferenceRequest, Tensors
 from python_backends.text_encoder.encoder import CANCELLATION_CHECK_AFTER_S, Encoder, EncoderRequest, to_waiter
 
@@ -40,8 +41,9 @@ class Client:
         return self.has_left
 
 
-def waiter(ids: list[list[int]], client: Client, *, waited_s: float = 0.0) -> Waiter[EncoderRequest]:
-    request = EncoderRequest(InferenceRequest({"IDS": np.array(ids)}, ("SUM",), client.is_cancelled))
+def waiter(ids: list[list[int]], client: Client, *, waited_s: float = 0.0, time_left_s: float = inf) -> Waiter[EncoderRequest]:
+    plain = InferenceRequest({"IDS": np.array(ids)}, ("SUM",), client.is_cancelled, time_left_s=time_left_s)
+    request = EncoderRequest(plain)
     return to_waiter(request, time.monotonic() - waited_s)
 
 
@@ -80,14 +82,28 @@ def test_who_has_just_come_is_not_asked() -> None:
     assert client.asked == 0
 
 
-def test_where_all_have_left_nothing_runs_and_nothing_is_counted() -> None:
+def test_what_has_expired_is_not_computed_nor_asked_whether_it_was_cancelled() -> None:
+    model, tally, client = Model(), Tally(), Client()
+    batch = Batch([waiter([[1] * 9], client, waited_s=LONG_S, time_left_s=LONG_S / 2), waiter([[1, 2]], Client(), time_left_s=1e3)], 1.0)
+
+    expired, here = Encoder(model.run, ["SUM"], tally).compute(batch)
+
+    assert isinstance(expired, RequestExpired)
+    assert str(expired) == "Request timeout expired"
+    assert sums(here) == [3]
+    assert (model.shapes, client.asked) == ([(1, 2)], 0)
+    counted = tally.take()
+    assert (counted["expired_total"], counted["cancelled_total"], counted["requests_total"]) == (1, 0, 1)
+
+
+def test_where_all_have_left_nothing_runs_and_only_that_is_counted() -> None:
     model, tally = Model(), Tally()
 
     (answer,) = Encoder(model.run, ["SUM"], tally).compute(Batch([waiter([[1]], Client(has_left=True), waited_s=LONG_S)], 1.0))
 
     assert isinstance(answer, RequestCancelled)
     assert model.shapes == []
-    assert tally.take() == {}
+    assert {name: count for name, count in tally.take().items() if count} == {"cancelled_total": 1}
 
 
 def test_a_request_that_fails_its_batch_is_found() -> None:
@@ -108,6 +124,7 @@ def test_what_a_batch_did_is_counted() -> None:
     counted = tally.take()
     assert counted.pop("queue_seconds_total") >= 0.04
     assert counted.pop("compute_seconds_total") > 0
+    assert (counted.pop("cancelled_total"), counted.pop("expired_total")) == (0, 0)
     assert counted == {"batches_total": 1, "requests_total": 2, "rows_total": 3, "useful_tokens_total": 7, "padded_tokens_total": 9}
 
 

@@ -146,6 +146,26 @@ def test_what_finds_no_room_is_refused_as_unavailable(load: Callable[..., Any]) 
     assert second.error == TritonError("2 rows are waiting already: try again later", TritonError.UNAVAILABLE)
 
 
+def test_what_has_expired_in_the_queue_is_answered_as_by_triton_and_its_neighbour_is_computed(load: Callable[..., Any]) -> None:
+    # No lane takes it within a microsecond.
+    late, other = request([[1] * 100], timeout_microseconds=1), request([[2] * 100])
+
+    expired, computed = answers(load(), [late, other])
+
+    assert expired.error == TritonError("Request timeout expired", TritonError.UNAVAILABLE)
+    assert computed.arrays()["EMBEDDING"].tolist() == [(100 * TABLE[2]).tolist()]
+
+
+def test_of_a_request_that_is_divided_one_answer_tells_that_it_has_expired(load: Callable[..., Any]) -> None:
+    mask = np.array([[position < length for position in range(200)] for length in (3, 200, 2, 100)], np.int64)
+    uneven = Request({"INPUT_IDS": np.full_like(mask, 7), "ATTENTION_MASK": mask}, ("EMBEDDING",), timeout_microseconds=1)
+
+    (answer,) = answers(load(), [uneven])
+
+    assert (answer.error or pytest.fail("computed")).message == "Request timeout expired"
+    assert uneven.sender.final
+
+
 def test_finalizing_answers_what_waits_and_hands_over_the_counts(backend: Any, version_directory: Path) -> None:
     encoder = backend()
     encoder.initialize(initialize_args(version_directory, json.dumps(CONFIG)))
