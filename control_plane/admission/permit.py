@@ -51,6 +51,7 @@ class Permit:
         "continues_sequence",
         "held_bytes",
         "is_waiting",
+        "tells_time_left",
     )
 
     def __init__(self, slots: ModelSlots, account: TenantUsage) -> None:
@@ -71,6 +72,8 @@ class Permit:
         """Called once the permit is released and its slot is free, where it had one."""
         self.held_bytes = 0
         """Bytes that the request holds while it waits."""
+        self.tells_time_left = False
+        """Whether Triton is told how much time the request has left."""
 
     @property
     def priority(self) -> int:

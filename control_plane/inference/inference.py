@@ -30,16 +30,11 @@ from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.inference.domain.retry_budget import SHARE
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.in_flight.recorded_stream import RecordedStream
-from control_plane.inference.in_flight.running_request import (
-    UNSEEN,
-    AdmittedRequest,
-    AuthorizedRequest,
-    ClientStatusOf,
-    Source,
-)
+from control_plane.inference.in_flight.running_request import UNSEEN, AdmittedRequest, AuthorizedRequest, ClientStatusOf, Source
 from control_plane.inference.in_flight.running_requests import RunningRequests, unknown_client_status
 from control_plane.inference.model_configuration.classes import Classes
 from control_plane.inference.model_configuration.sequence_types import SequenceTypes
+from control_plane.inference.model_configuration.time_left import TimeLeft
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.requests import FrontendRequest, GenerateRequest, InferRequest
 from control_plane.inference.retries.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
@@ -112,6 +107,8 @@ class InferenceService:
         self.classes = Classes(self.dispatch)
         self.sequence_types = SequenceTypes(self.dispatch)
         self._sequence_starts = SequenceStarts()
+        self.time_left: TimeLeft | None = None
+        """Tells models how much time requests have left; None where none is told."""
         self.dispatch.retries.processes = lambda: governance.admission.processes
         self._default_timeout_s = default_timeout_s
         self._allow_shared_memory = allow_shared_memory
@@ -171,7 +168,9 @@ class InferenceService:
         running.is_repeatable = scope is not None or self._is_repeatable(running.model_name, route)
         if self._cached is not None and scope is not None:
             return self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
-        if running.call.classified or running.call.sequence_id or not self._try_acquire_slot(running, running.permit, timeout_s):
+        is_timed = timeout_s != self._default_timeout_s and self.time_left is not None and self.time_left.may_be_wanted(running.model_name)
+        is_special = is_timed or running.call.classified or running.call.sequence_id
+        if is_special or not self._try_acquire_slot(running, running.permit, timeout_s):
             return self._compute(request, running, running.permit, timeout_s)
         request.slot = running.permit
         return self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
@@ -373,6 +372,8 @@ class InferenceService:
             timeout_s = deadline_s - self._now_s()
         if not self._try_acquire_slot(running, permit, timeout_s):
             timeout_s = await self._wait_for_slot(running, permit, timeout_s, request)
+        if self.time_left is not None:
+            timeout_s = await self.time_left.tell(permit, call.model_name, timeout_s)
         request.slot = permit
         return await self.dispatch.send(request, call, timeout_s=timeout_s, running=running)
 

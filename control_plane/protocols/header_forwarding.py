@@ -14,12 +14,16 @@ import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 
 BACKGROUND_FIELD = b"tidegate-background"
 """Name of `BACKGROUND_MARK`, which Triton is to hand on to models."""
 BACKGROUND_MARK = (BACKGROUND_FIELD, secrets.token_hex(16).encode())
 """Field that marks a request that yields to callers', for models that can let it: no answer depends on it. Its value is
 a secret of this process, so that no caller's field passes for it: others who ask the same would wait for what yields."""
+
+TIME_LEFT_FIELD = b"tidegate-time-left-ms"
+"""Field that tells a model how many milliseconds are left until the deadline of its request: no answer depends on it."""
 
 HOP_FIELD = b"tidegate-hop"
 """Field that names the region which sends a request on. Whoever forges it gains nothing: such a request stays where it came, and is
@@ -66,6 +70,7 @@ _NEVER = frozenset(
         b"tidegate-cost-budget-units",
         b"tidegate-latency-budget-ms",
         b"tidegate-target",
+        TIME_LEFT_FIELD,
         b"trailer",
         b"transfer-encoding",
         b"triton-grpc-protocol-tidegate-control",
@@ -150,6 +155,11 @@ def unlocking(metadata: Iterable[tuple[bytes, bytes]]) -> bytes:
     no such key gets no answer of who has. Empty if there are none."""
     found = [field for field in metadata if field[0].startswith(_RESTRICTED)]
     return _joined(found) if found else b""
+
+
+def time_left_value(left_s: float) -> bytes:
+    """The value of `TIME_LEFT_FIELD`, rounded up: by a model's clock a request ends no sooner than by the gateway's."""
+    return b"%d" % max(1, ceil(left_s * 1000))
 
 
 def _joined(fields: Iterable[tuple[bytes, bytes]]) -> bytes:

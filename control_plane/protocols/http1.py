@@ -12,7 +12,7 @@ from typing import Protocol
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Identified
-from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
+from control_plane.protocols.header_forwarding import NO_FORWARDING, TIME_LEFT_FIELD, HeaderForwarding, time_left_value
 
 Body = bytes | bytearray
 """A large body is collected in a bytearray and never copied."""
@@ -204,9 +204,11 @@ def without_chunks(head: bytes) -> bytes:
     return _CHUNKED.sub(b"\r\n", head)
 
 
-def upstream_pieces(request: HttpRequest, host: bytes, forwarding: HeaderForwarding = NO_FORWARDING) -> list[Body]:
-    """Serialise the request for Triton: the fields that `forwarding` passes, unchanged, and one
-    Content-Length.
+def upstream_pieces(
+    request: HttpRequest, host: bytes, forwarding: HeaderForwarding = NO_FORWARDING, left_s: float | None = None
+) -> list[Body]:
+    """Serialise the request for Triton: the fields that `forwarding` passes, unchanged, one Content-Length, and how many
+    seconds it has left if the model is told.
 
     The head is built once for all requests that share it, so `forwarding` must be the same for all of them.
     """
@@ -219,7 +221,10 @@ def upstream_pieces(request: HttpRequest, host: bytes, forwarding: HeaderForward
     size = len(body)
     if derived.upstream_bytes != size:
         derived.upstream_bytes, derived.upstream_whole = size, b"%b%d\r\n\r\n" % (derived.upstream_head, size)
-    return [derived.upstream_whole + body] if size <= _SMALL_BYTES else [derived.upstream_whole, body]
+    whole = derived.upstream_whole
+    if left_s is not None:
+        whole = b"%b%b: %b\r\n\r\n" % (whole[:-2], TIME_LEFT_FIELD, time_left_value(left_s))
+    return [whole + body] if size <= _SMALL_BYTES else [whole, body]
 
 
 def _upstream_head(request: HttpRequest, host: bytes, forwarding: HeaderForwarding) -> bytes:

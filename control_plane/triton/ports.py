@@ -64,6 +64,10 @@ class Slot(Protocol):
         """Whether another server has answered the request: over gRPC it is then cancelled at once, that is after
         `CANCEL_AFTER_S`, since models that ask whether they are cancelled may save much."""
 
+    @property
+    def tells_time_left(self) -> bool:
+        """Whether Triton is told how much time the request has left, since its model wants to know."""
+
     def keep(self) -> None:
         """Keep the slot for a request that Triton goes on computing though its caller has left."""
 

@@ -12,6 +12,7 @@ class FakeSlot:
 
     expected_s: float = 0.0
     is_superfluous: bool = False
+    tells_time_left: bool = False
     kept: int = 0
     was_kept: asyncio.Event = field(default_factory=asyncio.Event)
     free: asyncio.Event = field(default_factory=asyncio.Event)

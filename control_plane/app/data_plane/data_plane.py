@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -56,6 +56,7 @@ from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.model_configuration.time_left import TimeLeft
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from control_plane.inference.sharded_models import ShardedModels
@@ -128,6 +129,7 @@ class DataPlane:
         self._tracer = None if self._spans is None else Tracer(self._spans, gateway.trace_ratio, time.monotonic)
         self._inference = self._inference_with(governance, dispatch)
         self._inference.running.records_later = True
+        self._inference.time_left = TimeLeft(self._inference.dispatch, fingerprints, is_loaded=self._is_loaded())
         self._regions = regions
         if regions is not None:
             self._spill_over_to(regions)
@@ -251,6 +253,11 @@ class DataPlane:
             queries_of_death=QueryOfDeathCounts(dispatch.deaths.found, dispatch.deaths.refused),
         )
 
+    def _is_loaded(self) -> Callable[[str], bool]:
+        """Return what says of a model whether it needs no load."""
+        catalogue = self._inference.dispatch.catalogue
+        return self._models.__contains__ if catalogue is None else catalogue.is_ready
+
     def _spill_over_to(self, regions: Regions) -> None:
         self._inference.elsewhere = Elsewhere(regions, self._servers, self._inference.dispatch)
         if isinstance(self._inference.dispatch, SingleServerDispatch):
@@ -336,7 +343,7 @@ class DataPlane:
             governance=self._governance,
             dispatch=dispatch,
             fingerprints=self._fingerprints,
-            is_loaded=self._models.__contains__ if dispatch.catalogue is None else dispatch.catalogue.is_ready,
+            is_loaded=self._is_loaded(),
             inference_with=lambda governance: self._inference_with(governance, dispatch),
             embeddings_of=self._embeddings_of,
             max_attempts=services.max_attempts,

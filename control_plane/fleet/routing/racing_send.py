@@ -108,6 +108,10 @@ class RacingSend(Generic[AnswerT]):
     def is_superfluous(self) -> bool:
         return self._has_lost
 
+    @property
+    def tells_time_left(self) -> bool:
+        return self._permit is not None and self._permit.tells_time_left
+
     def keep(self) -> None:
         self._holds += 1
         if self._permit is not None:

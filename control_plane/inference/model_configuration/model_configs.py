@@ -1,6 +1,6 @@
 """Cache of what is read from models' configurations, as Triton reports them; an entry is valid while its model is loaded.
 
-Used by `models_of_kind`, `background_lanes`, `classes` and `sequence_types` beside this module.
+Used by `models_of_kind`, `background_lanes`, `classes`, `sequence_types` and `time_left` beside this module.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ class ModelConfigs(Generic[ReadT]):
         self._now_s = now_s
         self._known = BoundedCache[tuple[str, str], _Known[ReadT]].of_entries(_MAX_ENTRIES)
 
+    def known(self, name: str, version: str = "") -> ReadT | None:
+        """What `read` made of the configuration, where that holds now; None: `get` asks for it."""
+        known = self._valid(name, version, self._fingerprints.get(name))
+        return None if known is None else known.read
+
     async def get(self, name: str, version: str = "", *, timeout_s: float, server: Upstream | None = None) -> ReadT:
         """What `read` makes of the configuration, from the cache or from that `server`; without one from any that has the model,
         by which the model is loaded if it must be.
@@ -63,12 +68,18 @@ class ModelConfigs(Generic[ReadT]):
         """
         # Read before the configuration: if the model is loaded anew in between, the entry is stale at once.
         fingerprint = self._fingerprints.get(name)
-        known = self._known.get((name, version))
-        if known is None or known.fingerprint is not fingerprint or (fingerprint is None and self._now_s() >= known.until_s):
+        known = self._valid(name, version, fingerprint)
+        if known is None:
             known = _Known(await self._ask(name, version, timeout_s, server), fingerprint, self._now_s() + _KEPT_S)
             self._known.forget((name, version))
             self._known.keep((name, version), known)
         return known.read
+
+    def _valid(self, name: str, version: str, fingerprint: Fingerprint | None) -> _Known[ReadT] | None:
+        known = self._known.get((name, version))
+        if known is None or known.fingerprint is not fingerprint or (fingerprint is None and self._now_s() >= known.until_s):
+            return None
+        return known
 
     async def _ask(self, name: str, version: str, timeout_s: float, server: Upstream | None) -> ReadT:
         request = HttpRequest(b"GET", b"%b/config" % path_of_model(name, version))

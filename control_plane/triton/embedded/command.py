@@ -29,7 +29,7 @@ from control_plane.core.endpoints import (
 )
 from control_plane.core.errors import StartupError
 from control_plane.host.network.exposure import is_loopback
-from control_plane.protocols.header_forwarding import BACKGROUND_FIELD
+from control_plane.protocols.header_forwarding import BACKGROUND_FIELD, TIME_LEFT_FIELD
 from control_plane.settings import TritonSettings
 from control_plane.triton.embedded.account import Account, grant_traversal
 from control_plane.triton.embedded.installation import TritonInstallation
@@ -206,7 +206,8 @@ def _header_flags(pattern: str) -> list[str]:
     """Return the flags by which headers that match the pattern become parameters, beside the gateway's own; case is ignored,
     as in HTTP.
     """
-    patterns = "|".join(filter(None, (f"^{BACKGROUND_FIELD.decode()}$", pattern)))
+    own = [f"^{field.decode()}$" for field in (BACKGROUND_FIELD, TIME_LEFT_FIELD)]
+    patterns = "|".join(filter(None, (*own, pattern)))
     return [f"--{api}-header-forward-pattern=(?i){patterns}" for api in ("http", "grpc")]
 
 

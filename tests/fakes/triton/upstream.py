@@ -62,6 +62,8 @@ class FakeHttp:
     answer: Callable[[HttpRequest], HttpAnswer] = echo
     """Makes the answer; it may raise, too."""
     requests: list[HttpRequest] = field(default_factory=list)
+    slots: list[Slot | None] = field(default_factory=list)
+    """Slots of the `requests`."""
     calls: Calls = field(default_factory=Calls)
 
     streams: Callable[[HttpRequest], HttpAnswer | FakeHttpStream] | None = None
@@ -73,6 +75,7 @@ class FakeHttp:
         if self.config is not None and request.method == b"GET" and request.target.endswith(b"/config"):
             return make_answer(200, self.config)
         self.requests.append(request)
+        self.slots.append(slot)
         await self.calls.take(request, timeout_s)
         return self.answer(request)
 

@@ -20,8 +20,10 @@ from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import ANONYMOUS
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.model_configuration.time_left import TimeLeft
+from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.http1 import HttpAnswer, make_answer
-from control_plane.triton.ports import HttpStream, Upstream
+from control_plane.triton.ports import HttpStream, Slot, Upstream
 from control_plane.triton.servers import Servers
 from tests.aio import run, settle
 from tests.fakes import FakeHttpStream, FakeRecorder, FakeUpstream
@@ -51,6 +53,7 @@ class Request(FakeSource):
         self.read_error: Exception | None = None
         self.pauses = 0
         self.uses_shared_memory = False
+        self.slot: Slot | None = None
         self.outcome_of_answer = Outcome.ANSWERED
         self.sent_to: list[tuple[Upstream, float]] = []
         self.may_answer = asyncio.Event()
@@ -134,6 +137,28 @@ def test_the_callers_time_bounds_the_call(given_s: float | None, sent_s: float) 
     bench, request = Bench(), Request(timeout_s=given_s)
     bench.infer(request)
     assert request.sent_to == [(bench.upstream, sent_s)]
+
+
+@pytest.mark.parametrize(
+    ("given_s", "wants", "tells", "asked"),
+    [
+        pytest.param(2.0, "true", True, 1, id="its model wants to know"),
+        pytest.param(2.0, "false", False, 1, id="its model does not"),
+        pytest.param(None, "true", False, 0, id="its caller names no time"),
+    ],
+)
+def test_a_request_with_a_deadline_tells_its_time_left_where_its_model_wants_that(
+    given_s: float | None, wants: str, tells: bool, asked: int
+) -> None:
+    bench, requests = Bench(), [Request(timeout_s=given_s) for _ in range(2)]
+    bench.upstream.http.answer = lambda request: make_answer(200, b'{"parameters":{"time_left":{"string_value":"%b"}}}' % wants.encode())
+    bench.service.time_left = TimeLeft(bench.service.dispatch, Fingerprints(), is_loaded=lambda name: name == "m", now_s=bench.clock)
+
+    for request in requests:
+        bench.infer(request)
+
+    assert [request.slot is not None and request.slot.tells_time_left for request in requests] == [tells] * 2
+    assert len(bench.upstream.http.requests) == asked
 
 
 @pytest.mark.parametrize("error", [InvalidRequest("x"), UnparsableRequest("x"), PayloadTooLarge("x"), NotSupported("x")])

@@ -41,6 +41,7 @@ ALL = HeaderForwarding.of(".*")
                 b"tidegate-cost-budget-units",
                 b"tidegate-latency-budget-ms",
                 b"tidegate-target",
+                b"tidegate-time-left-ms",
                 b"triton-grpc-protocol-tidegate-control",
                 b"priority",
                 b"timeout",

@@ -166,6 +166,18 @@ def test_requests_that_share_a_head_have_lengths_and_hosts_of_their_own() -> Non
         assert upstream_bytes(first.with_body(body), host) == expected
 
 
+def test_a_request_that_tells_its_time_left_shares_its_head_with_others_that_do_not() -> None:
+    first = HttpRequest(b"POST", b"/v2", [], b"a")
+    for body, left_s, told in ((b"a", 1.5, b"1500"), (b"b", None, None), (b"cc", 0.0001, b"1"), (b"dd", None, None), (b"ee", -1.0, b"1")):
+        field = b"" if told is None else b"tidegate-time-left-ms: %b\r\n" % told
+        expected = b"POST /v2 HTTP/1.1\r\nHost: %b\r\nContent-Length: %d\r\n%b\r\n%b" % (HOST, len(body), field, body)
+        assert b"".join(upstream_pieces(first.with_body(body), HOST, ALL, left_s)) == expected
+
+
+def test_a_callers_own_time_left_does_not_go_on() -> None:
+    assert sent([(b"Tidegate-Time-Left-Ms", b"1")]) == []
+
+
 def test_the_next_request_of_a_connection_comes_from_where_the_first_came() -> None:
     first = HttpRequest(b"POST", b"/v2", [], b"a", peer_is_local=True, takes_chunks=False)
     second = first.with_body(b"b")

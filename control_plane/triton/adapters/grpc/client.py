@@ -25,7 +25,7 @@ from control_plane.protocols.grpc import (
     status_answer,
     timeout_value,
 )
-from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
+from control_plane.protocols.header_forwarding import NO_FORWARDING, TIME_LEFT_FIELD, HeaderForwarding, time_left_value
 from control_plane.protocols.http2.headers import Fields, KnownBlocks, encode_varying, size_of
 from control_plane.triton.adapters.abandoned import patience_s, told_after_s
 from control_plane.triton.adapters.connecting import MAX_ANSWER_BYTES, open_connection
@@ -103,7 +103,8 @@ class GrpcClient:
             # At a deadline that it knows, Triton's gRPC ends the call though the model goes on: it is told of a
             # later one, so that the end that is seen is the model's.
             told_s = timeout_s if slot is None else timeout_s + patience_s(timeout_s, slot.expected_s)
-        if not connection.send_call(exchange, self._head_block(call.head, told_s), call.frame):
+        left_s = deadline - self._now_s() if slot is not None and slot.tells_time_left else None
+        if not connection.send_call(exchange, self._head_block(call.head, told_s, left_s), call.frame):
             return status_answer(GrpcStatus.UNAVAILABLE, _CLOSED, loss=SendFailure.NOT_SENT)
         if deadline < connection.timer.due_s:
             connection.timer.cover(deadline, connection.expire_calls)
@@ -199,8 +200,8 @@ class GrpcClient:
         connection.opened()
         return connection
 
-    def _head_block(self, head: GrpcHead, timeout_s: float | None) -> bytes:
-        """Return the encoded headers, from a memo of equal heads; only the timeout is encoded for
+    def _head_block(self, head: GrpcHead, timeout_s: float | None, left_s: float | None = None) -> bytes:
+        """Return the encoded headers, from a memo of equal heads; only the timeout, and the time left for its model, are encoded for
         each call.
         """
         block = self._blocks.get(head)
@@ -208,7 +209,9 @@ class GrpcClient:
             control = self._control if head.method == _INDEX else ()
             block = encode_varying((*self._request_fields(head), *self._shown, *control))
             self._blocks.keep(head, block, size_bytes=len(block) + size_of(head.metadata))
-        return block if timeout_s is None else block + encode_varying(((b"grpc-timeout", timeout_value(timeout_s)),))
+        if timeout_s is not None:
+            block += encode_varying(((b"grpc-timeout", timeout_value(timeout_s)),))
+        return block if left_s is None else block + encode_varying(((TIME_LEFT_FIELD, time_left_value(left_s)),))
 
     def _request_fields(self, head: GrpcHead) -> Fields:
         """Return the request headers that Triton is sent: pseudo-headers, and the metadata that it reads."""

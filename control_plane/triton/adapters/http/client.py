@@ -119,7 +119,8 @@ class HttpClient:
             # Whether such a call may be sent was decided before: loads and unloads go through `models/model_service`.
             is_control = slot is None and request.target.startswith(_REPOSITORY)
             host = self._host_field + self._control_field if is_control else self._host_field
-            pieces = upstream_pieces(request, host, self._forwarding)
+            left_s = deadline - self._now_s() if slot is not None and slot.tells_time_left else None
+            pieces = upstream_pieces(request, host, self._forwarding, left_s)
             answering = connection.begin(pieces, deadline, slot=slot, takes_stream=takes_stream)
             if is_large and self._opened_together > 1 and now >= self._others_from_s and not connection.has_others:
                 await self._open_others(connection, len(request.body), answering, deadline)

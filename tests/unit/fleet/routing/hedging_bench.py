@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from control_plane.admission.permit import Permit
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.core.infer_call import Frontend
 from control_plane.core.principal import Principal
@@ -27,6 +28,17 @@ USUAL_S, PAUSE_S = 0.01, 0.2
 TEAM = Principal("team", "k1", Scopes((parse_scope("infer:*"),)))
 
 
+class Telling:
+    """`inference/model_configuration/time_left.TimeLeft` of models that all want to know."""
+
+    def may_be_wanted(self, model: str) -> bool:
+        return True
+
+    async def tell(self, permit: Permit, model: str, timeout_s: float) -> float:
+        permit.tells_time_left = True
+        return timeout_s
+
+
 class Broken(UpstreamUnavailable):
     """A connection that breaks off when the request is late."""
 
@@ -41,6 +53,8 @@ class Tritons:
 
     plans: list[float | Exception] = field(default_factory=list)
     sent: list[str] = field(default_factory=list)
+    told: list[bool] = field(default_factory=list)
+    """Whether each send tells how much time its request has left."""
     ended: list[tuple[str, float]] = field(default_factory=list)
     """Server and time of each send that came to its end; others were cancelled."""
 
@@ -69,6 +83,7 @@ class Hedged(Request):
     async def _compute(self, server: str, timeout_s: float, slot: Slot | None) -> str:
         loop = asyncio.get_running_loop()
         self._tritons.sent.append(server)
+        self._tritons.told.append(slot is not None and slot.tells_time_left)
         plan = self._tritons.plan()
         if isinstance(plan, Exception):
             await asyncio.sleep(1.5 * USUAL_S if isinstance(plan, Broken) else USUAL_S)

@@ -11,7 +11,7 @@ from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.fleet.domain.counts import Hedge
 from control_plane.objects.domain.route import HedgingPolicy
 from control_plane.triton.ports import CANCEL_AFTER_S
-from tests.unit.fleet.routing.hedging_bench import PAUSE_S, REPEATABLE, SPEC, USUAL_S, Broken, Spent, serving, straggling, took_s
+from tests.unit.fleet.routing.hedging_bench import PAUSE_S, REPEATABLE, SPEC, USUAL_S, Broken, Spent, Telling, serving, straggling, took_s
 
 pytestmark = pytest.mark.virtual_time
 
@@ -27,6 +27,16 @@ async def test_a_late_request_is_answered_by_another_server(frontend: Frontend) 
         assert first != second == answer
         assert in_s < 3 * USUAL_S
         assert service.hedges == {Hedge.WON: 1}
+
+
+async def test_both_servers_are_told_how_much_time_is_left() -> None:
+    async with serving() as service:
+        await service.learn()
+        service.tritons.told.clear()
+        service.inference.time_left = Telling()  # type: ignore[assignment]
+        straggling(service)
+        await service.ask()
+        assert service.tritons.told == [True, True]
 
 
 async def test_a_request_that_is_not_late_is_sent_once() -> None:

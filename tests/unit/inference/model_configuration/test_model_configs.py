@@ -77,6 +77,19 @@ def test_a_model_of_which_nobody_knows_when_it_is_loaded_is_remembered_for_a_mom
     assert world.triton.configs_asked == 2
 
 
+def test_what_is_known_without_asking_is_what_would_not_be_asked_for_again() -> None:
+    world = World()
+    assert world.configs.known("m") is None
+    found = world.of()
+    assert world.configs.known("m") is found
+
+    world.now_s = 2.1
+    assert world.configs.known("m") is None
+    world.load()
+    assert world.configs.known("m") is None
+    assert world.of() is world.configs.known("m")
+
+
 def test_what_was_asked_before_a_load_does_not_count_after_it() -> None:
     world = World()
     world.load()

@@ -61,8 +61,8 @@ def test_flags(folders: TritonFolders) -> None:
         "metrics-port": "3",
         "shm-region-prefix-name": shm_prefix(folders.root),
         "stub-timeout-seconds": "300",
-        "http-header-forward-pattern": "(?i)^tidegate-background$",
-        "grpc-header-forward-pattern": "(?i)^tidegate-background$",
+        "http-header-forward-pattern": "(?i)^tidegate-background$|^tidegate-time-left-ms$",
+        "grpc-header-forward-pattern": "(?i)^tidegate-background$|^tidegate-time-left-ms$",
     }
 
 
@@ -190,6 +190,6 @@ def test_headers_that_the_gateway_sends_on_become_parameters_over_both_protocols
     command = triton_command(
         INSTALLATION, settings, folders=folders, endpoints=ENDPOINTS, config_name="", header_forward_pattern="^x-(a|b)$"
     )
-    own = "(?i)^tidegate-background$"
+    own = "(?i)^tidegate-background$|^tidegate-time-left-ms$"
     assert {f"--{api}-header-forward-pattern={own}|^x-(a|b)$" for api in ("http", "grpc")} <= set(command)
     assert {f"--{api}-header-forward-pattern={own}" for api in ("http", "grpc")} <= set(command_of(folders))

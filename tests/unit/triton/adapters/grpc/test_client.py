@@ -42,6 +42,15 @@ class TestUnary:
             await client.close()
             assert (("triton-grpc-protocol-tidegate-control", "s3cret") in fake.metadata[-1]) is shows
 
+    @pytest.mark.parametrize("tells", [True, False])
+    async def test_the_time_left_is_told_where_the_slots_model_wants_it(self, tells: bool) -> None:
+        async with triton() as (client, fake):
+            await client.unary(call(), timeout_s=20, slot=FakeSlot(tells_time_left=tells))
+            await client.unary(call(), timeout_s=20)
+            told = [[value for name, value in metadata if name == "tidegate-time-left-ms"] for metadata in fake.metadata]
+            assert [19_000 < int(each) <= 20_000 for each in told[0]] == [True] * tells
+            assert told[1] == []
+
     @pytest.mark.parametrize("size", [0, 1, 1 << 14, 1 << 18, (1 << 18) + 1, 12 << 20])
     async def test_a_message_of_any_size_there_and_back(self, size: int) -> None:
         message = (bytes(range(251)) * (size // 251 + 1))[:size]

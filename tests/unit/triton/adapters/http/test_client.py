@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from typing import Any
 
@@ -12,8 +13,9 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.triton.adapters.http.client import HttpClient
 from control_plane.triton.adapters.http.connection import HttpConnection
 from tests.aio import settle
+from tests.fakes.slot import FakeSlot
 from tests.unit.frontends.frontend_ends import Transport
-from tests.unit.triton.adapters.http_bench import TRACE, Gate, failure, pool, send
+from tests.unit.triton.adapters.http_bench import REQUEST, TRACE, Gate, failure, pool, send
 from tests.unit.triton.adapters.scripted_triton import OK, Exchange, answer_ok, scripted_triton
 
 
@@ -45,6 +47,15 @@ class TestExchange:
             await triton.wait_until_open(0)
             assert (b"\r\ntidegate-control: s3cret\r\nX-Trace: 7\r\n" in triton.exchanges[0].request) is shows
             assert (b"s3cret" in triton.exchanges[0].request) is shows
+
+    @pytest.mark.parametrize("tells", [True, False])
+    async def test_the_time_left_is_told_where_the_slots_model_wants_it(self, tells: bool) -> None:
+        async with pool() as (http, triton):
+            await http.send(REQUEST, timeout_s=20, slot=FakeSlot(tells_time_left=tells))
+            await send(http)
+            told = re.findall(rb"\r\ntidegate-time-left-ms: (\d+)\r\n", triton.exchanges[0].request)
+            assert [19_000 < int(each) <= 20_000 for each in told] == [True] * tells
+            assert b"time-left" not in triton.exchanges[1].request
 
     async def test_an_answer_in_pieces(self) -> None:
         async def piecewise(exchange: Exchange) -> bytes:
