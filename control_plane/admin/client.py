@@ -46,7 +46,7 @@ class AdminClient:
         """
         self._url = url
         self._timeout_s = timeout_s
-        self._headers = _authorization(api_key) | ({"x-tidegate-reason": quote(reason, safe=" ")} if reason else {})
+        self._headers = authorization(api_key) | ({"x-tidegate-reason": quote(reason, safe=" ")} if reason else {})
         self._verify = _trusted_at(url)
 
     def list_models(self) -> list[dict[str, Any]]:
@@ -135,7 +135,7 @@ class EmbeddingClient:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """`url` may be `unix:PATH`. Raises as AdminClient does."""
         self._url = url
-        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), _trusted_at(url))
+        self._client = _client(url, _INFER_TIMEOUT_S, authorization(api_key), _trusted_at(url))
 
     def embed(self, texts: list[str], model: str) -> list[list[float]]:
         """Return one embedding per text, of as many numbers as the model gives. Raises as AdminClient's
@@ -158,7 +158,7 @@ class JobClient:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """`url` may be `unix:PATH`. Raises as AdminClient does."""
         self._url = url
-        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), _trusted_at(url))
+        self._client = _client(url, _INFER_TIMEOUT_S, authorization(api_key), _trusted_at(url))
 
     def submit(self, model: str, body: bytes, *, key: str, **options: str | None) -> dict[str, Any]:
         """Hand in the body of an infer request; where there is no room, come again when the gateway says so. `options` are further
@@ -219,11 +219,11 @@ class JobClient:
 class ModelClient:
     """Client of one model on the data port; keeps one connection open. Raises as AdminClient does."""
 
-    def __init__(self, url: str, model: str, api_key: str | None = None) -> None:
+    def __init__(self, url: str, model: str, api_key: str | None = None, *, timeout_s: float = _INFER_TIMEOUT_S) -> None:
         """`url` may be `unix:PATH`. Raises as AdminClient does."""
         self._url = url
         self._model = model
-        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), _trusted_at(url))
+        self._client = _client(url, timeout_s, authorization(api_key), _trusted_at(url))
 
     def ping(self) -> None:
         """Send a request that no model computes."""
@@ -240,7 +240,11 @@ class ModelClient:
     def statistics(self, model: str) -> Any:
         return self._ask("v2", "models", model, "stats")
 
-    def infer(self, request: str) -> None:
+    def encoded(self, request: Mapping[str, Any]) -> bytes:
+        """Write a request for `infer`."""
+        return json.dumps(request).encode()
+
+    def infer(self, request: bytes) -> None:
         """Have a request in JSON computed; its answer is dropped unread, as who asks times it."""
         response = self._sent(lambda: self._client.post(_path(("v2", "models", self._model, "infer")), content=request))
         if not response.is_success:
@@ -308,9 +312,9 @@ def _trusted_at(url: str) -> ssl.SSLContext | bool:
     return ssl.create_default_context() if url.startswith("https:") else False
 
 
-def _authorization(api_key: str | None) -> dict[str, str]:
+def authorization(api_key: str | None) -> dict[str, str]:
     """Make the Authorization header. The key is checked here: httpx's error for an invalid header would show
-    all of it.
+    all of it. Raises InvalidRequest.
     """
     shown = (api_key or "").strip()
     if not shown:

@@ -1,4 +1,5 @@
-"""Makes inference requests for a model of which only the metadata is known, each with other contents. Pure."""
+"""Makes inference requests for a model of which only the metadata is known, each with other contents; as JSON, and as gRPC's
+message. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +9,16 @@ from math import prod
 from typing import Any
 
 from control_plane.core.errors import InvalidRequest
+from control_plane.core.tensor import RawTensor, Tensor
+from control_plane.protocols.kserve.ensemble_proto import part_request
+from control_plane.protocols.kserve.tensors.raw_data import raw_of_elements
 
 _TEXT = "the tide waits for no one, not for number {number:d}"
 _NUMBERS = 10**9
 _MOST_ELEMENTS = 2**20
 """Most elements of one made-up tensor."""
+_OF_JSON = "binary_data_output"
+"""Parameter of a request that says how its answer's JSON is written."""
 _MOST_INTEGER = 100
 """Integers are small: they may be ids of tokens or classes."""
 
@@ -23,6 +29,26 @@ def request_for(metadata: Mapping[str, Any], draw: random.Random) -> dict[str, A
     Raises InvalidRequest: its inputs cannot be made up.
     """
     return {"inputs": [_tensor(each, draw) for each in metadata.get("inputs", [])]}
+
+
+def message_of(model: str, request: Mapping[str, Any]) -> bytes:
+    """Return a request in JSON as the ModelInferRequest that Triton's clients write: its tensors in `raw_input_contents`.
+
+    Raises InvalidRequest: it is no request, or its tensors cannot be read.
+    """
+    try:
+        inputs = {each["name"]: _raw(each) for each in request["inputs"]}
+        outputs = [each["name"] for each in request.get("outputs", [])]
+        parameters = {name: value for name, value in request.get("parameters", {}).items() if name != _OF_JSON}
+        return b"".join(part_request(model, "", inputs, outputs, parameters))
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise InvalidRequest(f"the request cannot be sent over gRPC: it has no {exc}, or another type there than it should") from exc
+
+
+def _raw(tensor: Mapping[str, Any]) -> RawTensor:
+    name, datatype = tensor["name"], tensor["datatype"]
+    data = raw_of_elements(name, datatype, tensor["data"])
+    return RawTensor(Tensor(name, datatype, tuple(tensor["shape"])), data)
 
 
 def _tensor(spec: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:

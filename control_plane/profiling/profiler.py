@@ -21,8 +21,11 @@ class Gateway(Protocol):
     def ping(self) -> None:
         """Send a request that no model computes."""
 
-    def infer(self, request: str) -> None:
-        """Have a request in JSON computed."""
+    def encoded(self, request: Mapping[str, Any]) -> bytes:
+        """Write a request in JSON as this gateway is asked."""
+
+    def infer(self, request: bytes) -> None:
+        """Have an encoded request computed."""
 
     def config(self) -> Mapping[str, Any]:
         """Return the model's configuration."""
@@ -45,8 +48,8 @@ class Profile:
     """Mean of a request that is sent again, where it is answered from a cache; None: it is computed again."""
 
 
-def measure(gateway: Gateway, model: str, requests: Iterable[str]) -> Profile:
-    """Send the requests, in JSON, of which the first only warms up; each may be megabytes, so it is made when its turn comes, which
+def measure(gateway: Gateway, model: str, requests: Iterable[bytes], *, protocol: str = "HTTP") -> Profile:
+    """Send encoded requests, of which the first only warms up; each may be megabytes, so it is made when its turn comes, which
     counts for nothing. Raises as the gateway does."""
     pending = iter(requests)
     request = next(pending)
@@ -60,11 +63,12 @@ def measure(gateway: Gateway, model: str, requests: Iterable[str]) -> Profile:
         took_s.append(_took_s(partial(gateway.infer, request)))
     total_ms = 1e3 * fmean(took_s)
     counted = {name: Counted.of(gateway.statistics(name)).since(before[name]) for name in names}
-    found = stages(total_ms=total_ms, network_ms=network_ms, model=counted[model], steps=[(step, counted[step]) for step in steps])
+    parts = [(step, counted[step]) for step in steps]
+    found = stages(total_ms=total_ms, network_ms=network_ms, model=counted[model], steps=parts, protocol=protocol)
     return Profile(len(took_s), total_ms, found, counted[model].requests, _repeat_ms(gateway, model, request))
 
 
-def _repeat_ms(gateway: Gateway, model: str, request: str) -> float | None:
+def _repeat_ms(gateway: Gateway, model: str, request: bytes) -> float | None:
     before = Counted.of(gateway.statistics(model)).requests
     ms = _mean_ms(lambda: gateway.infer(request), _REPEATS)
     return ms if Counted.of(gateway.statistics(model)).requests - before < _REPEATS else None

@@ -54,9 +54,11 @@ class Stage:
     ms: float
 
 
-def stages(*, total_ms: float, network_ms: float, model: Counted, steps: Sequence[tuple[str, Counted]]) -> list[Stage]:
+def stages(
+    *, total_ms: float, network_ms: float, model: Counted, steps: Sequence[tuple[str, Counted]], protocol: str = "HTTP"
+) -> list[Stage]:
     """Divide the mean time of a request in the order of its way. `model` and, of an ensemble, its `steps` are what Triton counted
-    meanwhile; `network_ms` is what a request takes that asks for nothing.
+    meanwhile; `network_ms` is what a request by this `protocol` takes that asks for nothing.
     """
     requests = max(model.requests, 1)
     triton_ms = model.success_ns / requests / 1e6
@@ -67,7 +69,7 @@ def stages(*, total_ms: float, network_ms: float, model: Counted, steps: Sequenc
     ]
     rest_ms = triton_ms - sum(each.ms for each in computing)
     return [
-        Stage("network and HTTP", network_ms),
+        Stage(f"network and {protocol}", network_ms),
         # Where others ask as well, Triton's mean is of theirs, too, and may be longer than this request.
         Stage("gateway, and its way to Triton", max(0.0, total_ms - network_ms - triton_ms)),
         *computing,

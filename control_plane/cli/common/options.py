@@ -39,7 +39,7 @@ _TELL_WHICH = "say which with --state-dir or TIDEGATE_STATE_DIR"
 
 
 def endpoint(name: str, state_dir: Path | None, given: str | None) -> str:
-    """Return the URL of `name` (http, admin): the given one, else that of the tidegate this user runs, else
+    """Return the URL of `name` (http, grpc, admin): the given one, else that of the tidegate this user runs, else
     the default.
 
     Raises:
@@ -48,19 +48,20 @@ def endpoint(name: str, state_dir: Path | None, given: str | None) -> str:
     if given:
         return given.rstrip("/")
     settings = locate_settings(state_dir)
-    group, default = (settings.admin, settings.admin.admin_port) if name == "admin" else (settings.gateway, settings.gateway.http_port)
+    group = settings.admin if name == "admin" else settings.gateway
     found = read_endpoints(settings.process.state_dir)
     # The Unix socket is preferred, since it never uses TLS: the command needs neither a CA nor a client
     # certificate.
     url = found.get(f"{name}_socket") or found.get(name)
     if url is None:
-        url = f"http://127.0.0.1:{default}"
+        url = f"http://127.0.0.1:{getattr(group, f'{name}_port')}"
         where = f" in {settings.process.state_dir}" if _names_state_dir(settings) else ""
         if where and f"{name}_port" not in group.model_fields_set:
             # Whoever has the usual port is another one: it would be changed instead, and shown the caller's key.
             raise InvalidRequest(f"you run no tidegate{where}; start it, or give the URL of another one")
         remark(f"you run no tidegate{where}; asking {url}")
-    return url
+    # Of gRPC's port the address is written without a scheme, as its clients want it; both data ports have TLS or none has.
+    return url if ":/" in url or url.startswith("unix:") else f"{found['http'].partition(':')[0]}://{url}"
 
 
 def locate_settings(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
+from enum import StrEnum
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +16,23 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from control_plane.admin.client import ModelClient
+from control_plane.admin.client import ModelClient, authorization
 from control_plane.cli.common.options import StateDirOption, api_key, endpoint
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
-from control_plane.core.errors import InvalidRequest
+from control_plane.core.errors import InvalidRequest, ObjectNotFound
+from control_plane.profiling.adapters.grpc_client import GrpcModelClient
 from control_plane.profiling.inputs import request_for
 from control_plane.profiling.profiler import Profile, measure
+
+
+class Protocol(StrEnum):
+    """Protocol by which the requests are sent."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+
+
+_SHOWN = {Protocol.HTTP: "HTTP", Protocol.GRPC: "gRPC"}
 
 
 def profile(
@@ -26,6 +41,7 @@ def profile(
     data: Annotated[
         Path | None, typer.Option(help="File with one infer request in JSON, which is sent each time; made up by default, each another.")
     ] = None,
+    protocol: Annotated[Protocol, typer.Option(help="Protocol of the data port that is asked.")] = Protocol.HTTP,
     url: Annotated[str | None, typer.Option(help="Gateway; found through the state folder by default.")] = None,
     state_dir: StateDirOption = None,
     output: ShapeOption = Shape.TABLE,
@@ -34,18 +50,34 @@ def profile(
 
     Sends requests one after the other, and reads Triton's statistics before and after.
     """
-    client = ModelClient(endpoint("http", state_dir, url), model, api_key())
-    try:
-        draw = random.SystemRandom()
-        own = None if data is None else _read(data)
-        metadata = client.metadata() if own is None else {}
-        sent = (json.dumps(own or request_for(metadata, draw)) for _ in range(requests + 1))
-        found = measure(client, model, sent)
-    finally:
-        client.close()
+    with closing(_connected(protocol, endpoint(protocol, state_dir, url), model)) as client, _advice(model):
+        own = None if data is None else client.encoded(_read(data))
+        sent = _made_up(client) if own is None else repeat(own)
+        found = measure(client, model, islice(sent, requests + 1), protocol=_SHOWN[protocol])
     print_found(asdict(found), output, lambda: _print(model, found))
     if remark := _remark(found):
         Console(stderr=True, soft_wrap=True).print(remark, highlight=False)
+
+
+def _connected(protocol: Protocol, url: str, model: str) -> ModelClient | GrpcModelClient:
+    if protocol is Protocol.GRPC:
+        return GrpcModelClient(url, model, authorization(api_key()))
+    return ModelClient(url, model, api_key())
+
+
+def _made_up(client: ModelClient | GrpcModelClient) -> Iterator[bytes]:
+    metadata, draw = client.metadata(), random.SystemRandom()
+    while True:
+        yield client.encoded(request_for(metadata, draw))
+
+
+@contextmanager
+def _advice(model: str) -> Iterator[None]:
+    """Add where to look to what says that a model is not there."""
+    try:
+        yield
+    except ObjectNotFound as exc:
+        raise ObjectNotFound(f"{exc}; `tidegate models show {model}` says whether it is there, and why it is not loaded") from exc
 
 
 def _remark(found: Profile) -> str:

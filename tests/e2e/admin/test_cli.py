@@ -115,8 +115,9 @@ def test_embed_does_the_main_job(tidegate: Tidegate, tmp_path: Path) -> None:
     assert "70 texts, 384 dimensions" in run_cli("embed", "--file", str(lines), *where).stdout
 
 
-def test_profile_says_where_the_time_of_a_request_goes(tidegate: Tidegate, tmp_path: Path) -> None:
-    where = ("--state-dir", str(tidegate.state_dir), "--requests", "20")
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_profile_says_where_the_time_of_a_request_goes(tidegate: Tidegate, tmp_path: Path, protocol: str) -> None:
+    where = ("--state-dir", str(tidegate.state_dir), "--protocol", protocol, "--requests", "20")
     found = json.loads(run_cli("profile", "text_embedding", "-o", "json", *where).stdout)
     ms = {each["name"]: each["ms"] for each in found["stages"]}
     assert ms["text_encoder: computing"] > 0.1
@@ -127,6 +128,8 @@ def test_profile_says_where_the_time_of_a_request_goes(tidegate: Tidegate, tmp_p
     assert "all, at its client" in table.stdout
     own.write_text("[]")
     assert 'needs "inputs"' in run_cli("profile", "text_embedding", "--data", str(own), *where).stderr
+    assert "nowhere' is not found" in (said := run_cli("profile", "nowhere", *where).stderr)
+    assert "`tidegate models show nowhere`" in said
 
 
 def test_commands_say_when_nobody_is_there(tmp_path: Path) -> None:

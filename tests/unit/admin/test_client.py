@@ -167,20 +167,27 @@ class TestAdminClient:
         """A large tensor takes longer to write and to read as JSON than to compute."""
         gateway.body = "no JSON"
         client = ModelClient(gateway.url, "m")
-        client.infer('{"inputs": []}')
+        client.infer(client.encoded({"inputs": []}))
         assert gateway.requests == [("POST", "/v2/models/m/infer", {"inputs": []})]
         gateway.status, gateway.body = 404, '{"error": "no such model"}'
         with pytest.raises(ObjectNotFound, match="no such model"):
-            client.infer('{"inputs": []}')
+            client.infer(b'{"inputs": []}')
         client.close()
 
+    def test_one_that_says_nothing_is_not_waited_for_without_end(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            client = ModelClient(f"http://127.0.0.1:{silent.getsockname()[1]}", "m", timeout_s=0.05)
+            with pytest.raises(UpstreamUnavailable, match=r"no answer from .*: timed out; is `tidegate serve` running there"):
+                client.metadata()
+            client.close()
+
     def test_a_gateway_that_goes_away_meanwhile_is_named(self) -> None:
-        with pytest.raises(UpstreamUnavailable, match="no answer from"):
+        with pytest.raises(UpstreamUnavailable, match=r"no answer from"):
             ModelClient("http://127.0.0.1:1", "m").ping()
 
     def test_somebody_else_there_says_so_too(self, gateway: Gateway) -> None:
         gateway.body = "<html>welcome</html>"
-        with pytest.raises(UpstreamUnavailable, match="no answer from"):
+        with pytest.raises(UpstreamUnavailable, match=r"no answer from"):
             AdminClient(gateway.url).list_models()
 
     def test_a_port_that_is_not_the_admin_apis_is_named(self, gateway: Gateway) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from typing import Any
 
 import pytest
 
 from control_plane.core.errors import InvalidRequest
-from control_plane.profiling.inputs import request_for
+from control_plane.profiling.inputs import message_of, request_for
+from control_plane.protocols.kserve.messages import service_pb2
 
 DRAW = random.Random(1)
 
@@ -47,3 +49,30 @@ def test_what_json_cannot_carry_is_told() -> None:
 def test_a_huge_tensor_is_not_made_up() -> None:
     with pytest.raises(InvalidRequest, match=r"'X' has 1073741824 elements.*--data"):
         request_for(metadata("FP32", 2**30), DRAW)
+
+
+class TestMessages:
+    def test_a_request_becomes_the_message_that_tritons_clients_write(self) -> None:
+        numbers = {"name": "X", "shape": [1, 2], "datatype": "FP32", "data": [[0.5, 2.0]]}
+        texts = {"name": "T", "shape": [2], "datatype": "BYTES", "data": ["ab", "c"]}
+        said = {"inputs": [numbers, texts], "outputs": [{"name": "Y"}], "parameters": {"sequence_id": 7, "binary_data_output": True}}
+        message = service_pb2.ModelInferRequest.FromString(message_of("m", said))
+        assert [(each.name, each.datatype, list(each.shape)) for each in message.inputs] == [("X", "FP32", [1, 2]), ("T", "BYTES", [2])]
+        assert list(message.raw_input_contents) == [struct.pack("<2f", 0.5, 2.0), b"\2\0\0\0ab\1\0\0\0c"]
+        assert (message.model_name, [each.name for each in message.outputs]) == ("m", ["Y"])
+        assert {name: each.int64_param for name, each in message.parameters.items()} == {"sequence_id": 7}
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            pytest.param({"inputs": [{"name": "X"}]}, id="no datatype"),
+            pytest.param({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1]}]}, id="no data"),
+            pytest.param({"inputs": [{"name": "X", "datatype": "FP32", "shape": ["one"], "data": [1]}]}, id="no shape"),
+            pytest.param({"inputs": [3]}, id="no tensor"),
+            pytest.param({"inputs": [], "parameters": []}, id="no parameters"),
+            pytest.param({"inputs": [], "outputs": ["Y"]}, id="no output"),
+        ],
+    )
+    def test_what_is_none_is_told(self, said: Any) -> None:
+        with pytest.raises(InvalidRequest, match="cannot be sent over gRPC"):
+            message_of("m", said)

@@ -29,6 +29,15 @@ class TestEndpoint:
             assert endpoint("admin", told, None) == "http://127.0.0.1:2"
             assert endpoint("http", told, None) == "unix:/run/h.sock"
 
+    @pytest.mark.parametrize("scheme", ["http", "https"])
+    def test_of_grpc_the_scheme_is_that_of_http(self, tmp_path: Path, scheme: str) -> None:
+        with StateDir(tmp_path) as state:
+            state.write_endpoints({"http": f"{scheme}://127.0.0.1:1", "grpc": "[::1]:2"})
+            assert endpoint("grpc", tmp_path, None) == f"{scheme}://[::1]:2"
+            for path in ("/run/g.sock", "g.sock"):
+                state.write_endpoints({"http": f"{scheme}://127.0.0.1:1", "grpc": "[::1]:2", "grpc_socket": f"unix:{path}"})
+                assert endpoint("grpc", tmp_path, None) == f"unix:{path}"
+
     def test_where_none_runs_that_is_told_and_the_port_that_was_named_asked(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -1,0 +1,1 @@
+"""Clients of a gateway by which `tidegate profile` asks."""
