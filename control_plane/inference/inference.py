@@ -48,7 +48,7 @@ from control_plane.inference.traced_request import traced
 from control_plane.objects.domain.route import WHOLE, Route, timeout_s_of
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.telemetry.ports import RequestRecorder
-from control_plane.telemetry.tracing import Tracer
+from control_plane.telemetry.tracing import Sampler
 from control_plane.triton.ports import HttpStream
 from control_plane.triton.servers import Servers
 
@@ -75,7 +75,7 @@ class InferenceService:
         models: ModelNames | None = None,
         client_status_of: ClientStatusOf = unknown_client_status,
         allow_shared_memory: bool = False,
-        tracer: Tracer | None = None,
+        tracer: Sampler | None = None,
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
     ) -> None:

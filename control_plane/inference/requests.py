@@ -87,8 +87,8 @@ class InferRequest(FrontendRequest, CacheableRequest[AnswerT], ServerRequest[Ans
         Raises UpstreamUnavailable, DeadlineExceeded.
         """
 
-    def with_region(self, answer: AnswerT, region: str) -> AnswerT:
-        """Add the name of the region that has computed an answer."""
+    def with_field(self, answer: AnswerT, name: str, value: str) -> AnswerT:
+        """Add a header field, or a trailer, to an answer."""
 
 
 class WholeRequest(ServerRequest[AnswerT], Protocol[AnswerT]):

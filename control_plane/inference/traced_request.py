@@ -13,13 +13,13 @@ from typing import Any, TypeVar, cast
 from control_plane.core.infer_call import Outcome
 from control_plane.inference.in_flight.running_request import RunningRequest
 from control_plane.inference.requests import FrontendRequest
-from control_plane.telemetry.tracing import TRACEPARENT, RequestTrace, TracePart, Tracer
+from control_plane.telemetry.tracing import TRACEPARENT, RequestTrace, Sampler, TracePart
 from control_plane.triton.ports import Slot, Upstream
 
 RequestT = TypeVar("RequestT", bound=FrontendRequest)
 
 
-def traced(tracer: Tracer, request: RequestT, running: RunningRequest) -> RequestT:
+def traced(tracer: Sampler, request: RequestT, running: RunningRequest) -> RequestT:
     """Return the request, in a form that records its sends if it is sampled."""
     trace = running.trace = tracer.begin(request.field(TRACEPARENT))
     return request if trace is None else cast("RequestT", _TracedRequest(request, running, trace))
@@ -58,7 +58,7 @@ class _TracedRequest:
         # A send that races against another one is its own slot, and may go to another server.
         name: str = getattr(self._request.slot, "server", "") or getattr(self._running, "server", "")
         attempt = self._trace.begin_attempt(name)
-        sent = self._request.with_traceparent(self._trace.traceparent_of(attempt))
+        sent = self._request.with_traceparent(self._trace.traceparent_of(attempt)) if self._trace.is_sampled else self._request
         return self._answered(partial(getattr(sent, verb), server, timeout_s=timeout_s), attempt)
 
     async def _answered(self, send: Callable[[], Awaitable[Any]], attempt: TracePart) -> Any:

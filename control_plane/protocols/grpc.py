@@ -21,6 +21,7 @@ from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.http2.headers import Fields, size_of
 from control_plane.protocols.inflating import inflated_pieces
 from control_plane.protocols.kserve.requests.body_limits import InflateBound
+from control_plane.protocols.server_timing import ASKED_BY
 
 PREFIX_BYTES = 5
 """Size of the prefix of each message: one byte that says whether it is compressed, four bytes of length."""
@@ -37,6 +38,7 @@ _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _PRINTABLE = bytes(range(0x20, 0x25)) + bytes(range(0x26, 0x7F))
 _AUTHORIZATION, _API_KEY, _FORWARDED_FOR = b"authorization", b"x-api-key", b"x-forwarded-for"
+_ASKS_TIMES = ASKED_BY.encode()
 _NOT_FORWARDED = frozenset((b"te", b"grpc-timeout", _AUTHORIZATION, _API_KEY))
 """`te` and the timeout are set anew for the upstream call; credentials are for the gateway, not for
 models."""
@@ -98,6 +100,8 @@ class GrpcHead:
     authority: bytes | None = None
     """The host name that the client called (`:authority`), checked against DNS rebinding."""
     fetch_site: bytes | None = None
+    asks_times: bool = False
+    """Whether its caller wants to be told where the time goes (`protocols/server_timing`)."""
 
     def field(self, name: bytes) -> str | None:
         """The metadata of this name; several fields of it are joined by commas."""
@@ -140,6 +144,7 @@ def _read_head(came: Fields) -> GrpcHead:
         _text(fields, b"x-request-id") or "",
         by_name.get(b":authority", by_name.get(b"host")),
         by_name.get(b"sec-fetch-site"),
+        by_name.get(_ASKS_TIMES) == b"1",
     )
 
 

@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, QueryOfDeath, UpstreamUnavailable
 from control_plane.core.infer_call import Frontend
+from control_plane.inference.dispatch.elsewhere import REGION_HEADER
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
 from control_plane.regions.domain.region import Region
@@ -119,7 +120,7 @@ class Regions:
         name = standing.region.name
         if answer is not None and verdict is Verdict.ANSWERED:
             running.answered_in(name)
-            return request.with_region(answer, name)
+            return request.with_field(answer, REGION_HEADER, name)
         if verdict is Verdict.QUARANTINED:
             raise QueryOfDeath(f"processes have died under the request in region {name}, so it is not computed here")
         if verdict in (Verdict.LOST, Verdict.FAILED) and not running.is_repeatable:

@@ -79,14 +79,34 @@ class Spans(SpanSink, Protocol):
 
 
 class RequestTrace:
-    """Trace of one sampled request, with the ids of its spans."""
+    """Trace of one request, with the ids of its spans."""
 
-    __slots__ = ("_free_s", "_new_id", "_now_s", "_running_attempts", "_sink", "cache", "parent_id", "parts", "span_id", "trace_id")
+    __slots__ = (
+        "_free_s",
+        "_new_id",
+        "_now_s",
+        "_running_attempts",
+        "_sink",
+        "cache",
+        "is_sampled",
+        "parent_id",
+        "parts",
+        "span_id",
+        "trace_id",
+    )
 
     def __init__(
-        self, sink: SpanSink, trace_id: int, parent_id: int | None, *, now_s: Callable[[], float], new_id: Callable[[int], int]
+        self,
+        sink: SpanSink,
+        trace_id: int,
+        parent_id: int | None,
+        *,
+        now_s: Callable[[], float],
+        new_id: Callable[[int], int],
+        is_sampled: bool = True,
     ) -> None:
-        """`parent_id` is the caller's span; None: the request begins the trace."""
+        """`parent_id` is the caller's span; None: the request begins the trace. Of one that is not sampled servers are not told."""
+        self.is_sampled = is_sampled
         self.trace_id, self.parent_id = trace_id, parent_id
         self._sink, self._now_s, self._new_id = sink, now_s, new_id
         self.span_id = new_id(64)
@@ -132,6 +152,13 @@ class RequestTrace:
     def _keep(self, part: TracePart) -> None:
         if len(self.parts) < _MAX_PARTS:
             self.parts.append(part)
+
+
+class Sampler(Protocol):
+    """Sampler of requests, as the inference path asks it: `Tracer`, or that of one request."""
+
+    def begin(self, traceparent: str | None) -> RequestTrace | None:
+        """Begin the trace of a request with this `traceparent`; None: it is not sampled."""
 
 
 @dataclass(slots=True)

@@ -35,6 +35,7 @@ from control_plane.frontends.kserve.grpc_stream import StreamRelay
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.inference.model_configuration.transaction_policies import TransactionPolicies
+from control_plane.inference.timed_request import timed
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.grpc import (
     GrpcAnswer,
@@ -250,11 +251,14 @@ class V2Grpc:
     def _infer(self, call: GrpcCall) -> Awaitable[GrpcAnswer]:
         # No coroutine of its own: every inference would be passed through it twice.
         request = GrpcInferRequest(call, self._context)
-        return self._inflated(request) if request.is_compressed else self._inference.infer(request)
+        return self._inflated(request) if request.is_compressed else self._answered(request)
+
+    def _answered(self, request: GrpcInferRequest) -> Awaitable[GrpcAnswer]:
+        return timed(self._inference, request) if request.head.asks_times else self._inference.infer(request)
 
     async def _inflated(self, request: GrpcInferRequest) -> GrpcAnswer:
         async with inflated(request, self._budget):
-            return await self._inference.infer(request)
+            return await self._answered(request)
 
     async def _read_model(self, call: GrpcCall) -> GrpcAnswer:
         """Answer a read-only call about a model or a route; its name is in the message."""

@@ -25,7 +25,6 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.tensor import RawTensor
 from control_plane.frontends.kserve.copies import GrpcCopy
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
-from control_plane.inference.dispatch.elsewhere import REGION_HEADER
 from control_plane.inference.routes.targets import MODEL_HEADER, WHOLE_BYTES, ends_of
 from control_plane.protocols.grpc import (
     PREFIX_BYTES,
@@ -242,8 +241,8 @@ class GrpcInferRequest(InferMessage):
     def send_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
         return gateway.grpc.unary(GrpcCall(gateway.head_for(self._came.head), self._came.frame), timeout_s=timeout_s)
 
-    def with_region(self, answer: GrpcAnswer, region: str) -> GrpcAnswer:
-        return with_trailer(answer, REGION_HEADER, region)
+    def with_field(self, answer: GrpcAnswer, name: str, value: str) -> GrpcAnswer:
+        return with_trailer(answer, name, value)
 
     def with_traceparent(self, value: bytes) -> GrpcInferRequest:
         own = copy(self)

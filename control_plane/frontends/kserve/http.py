@@ -39,6 +39,7 @@ from control_plane.frontends.kserve.http_infer import (
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.inference.run_steps import run_in_steps
+from control_plane.inference.timed_request import timed
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.grpc import GrpcStatus
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
@@ -48,6 +49,7 @@ from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.protocols.kserve.requests.infer_json import json_steps
 from control_plane.protocols.kserve.routes import ADMINISTRATORS_ONLY, OF_JOBS, V2Route, read_route, target_for
 from control_plane.protocols.kserve.visible_statistics import visible_json
+from control_plane.protocols.server_timing import ASKED_BY
 from control_plane.triton.ports import HttpStream
 from control_plane.triton.servers import Servers
 
@@ -55,6 +57,7 @@ _MAX_CONTROL_BYTES = 1 << 20
 """Largest body of a call that carries neither tensors nor a model's files."""
 
 _INFER = Action.INFER  # once: in Python 3.11 to look up a member of an enum takes as long as a call
+_ASKS_TIMES = ASKED_BY.encode()
 _INFERENCE = frozenset((Action.INFER, Action.GENERATE))
 _OF_A_MODEL = frozenset((Action.READ, Action.MODEL_READY, Action.STATISTICS))
 _WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD, Action.SUBMIT_JOB, Action.COMPUTE_JOB))
@@ -203,6 +206,8 @@ class V2Http:
 
     def _start(self, request: HttpInferRequest, route: V2Route) -> Coroutine[Any, Any, HttpAnswer | HttpStream]:
         if route.action is _INFER:
+            if request.http.header(_ASKS_TIMES) == b"1":
+                return timed(self._inference, request)
             return self._inference.infer(request)
         if request.principal is ANONYMOUS:
             return self._inference.generate(request)

@@ -30,7 +30,6 @@ from control_plane.frontends.common.inflating import InflatedBody
 from control_plane.frontends.kserve.copies import HttpCopy
 from control_plane.frontends.kserve.grpc_infer import MAX_CACHEABLE_REQUEST_BYTES, GrpcInferContext, GrpcInferRequest, part_request
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
-from control_plane.inference.dispatch.elsewhere import REGION_HEADER
 from control_plane.inference.routes.targets import MODEL_HEADER, WHOLE_BYTES, ends_of
 from control_plane.inference.sharded_models import render_failure
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
@@ -165,8 +164,8 @@ class HttpInferRequest:
         headers.append((TIMEOUT_FIELD, b"%d" % max(1, int(timeout_s * 1000))))
         return gateway.http.send(HttpRequest(came.method, came.target, headers, came.body), timeout_s=timeout_s)
 
-    def with_region(self, answer: HttpAnswer, region: str) -> HttpAnswer:
-        return with_header(answer, f"{REGION_HEADER}: {region}".encode())
+    def with_field(self, answer: HttpAnswer, name: str, value: str) -> HttpAnswer:
+        return with_header(answer, f"{name}: {value}".encode())
 
     def with_traceparent(self, value: bytes) -> HttpInferRequest:
         own, http = copy(self), self.http

@@ -67,8 +67,8 @@ class Request:
         await asyncio.sleep(self.takes_s)
         return link.answer()
 
-    def with_region(self, answer: HttpAnswer, region: str) -> HttpAnswer:
-        return HttpAnswer(answer.status, region.encode(), answer.body)
+    def with_field(self, answer: HttpAnswer, name: str, value: str) -> HttpAnswer:
+        return HttpAnswer(answer.status, value.encode(), answer.body)
 
 
 @dataclass
