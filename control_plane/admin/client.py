@@ -17,6 +17,7 @@ from control_plane.admin.events.lines import parsed_events
 from control_plane.admin.wire import CONTINUE
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ObjectNotFound, UpstreamUnavailable
 from control_plane.core.model import NAME_RULE
+from control_plane.protocols.server_timing import ASKED_BY, SERVER_TIMING, read_timing
 
 _LOAD_TIMEOUT_S = 600.0  # above the gateway's own deadline of a load, whose error is more to the point than a timeout here
 _INFER_TIMEOUT_S = 60.0
@@ -244,11 +245,14 @@ class ModelClient:
         """Write a request for `infer`."""
         return json.dumps(request).encode()
 
-    def infer(self, request: bytes) -> None:
-        """Have a request in JSON computed; its answer is dropped unread, as who asks times it."""
-        response = self._sent(lambda: self._client.post(_path(("v2", "models", self._model, "infer")), content=request))
+    def infer(self, request: bytes) -> dict[str, float]:
+        """Have a request in JSON computed; its answer is dropped unread, as who asks times it. Return the milliseconds that the
+        gateway tells of it."""
+        path = _path(("v2", "models", self._model, "infer"))
+        response = self._sent(lambda: self._client.post(path, content=request, headers={ASKED_BY: "1"}))
         if not response.is_success:
             raise _refusal(response)
+        return read_timing(response.headers.get(SERVER_TIMING, ""))
 
     def close(self) -> None:
         self._client.close()

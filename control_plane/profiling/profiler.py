@@ -1,31 +1,28 @@
-"""Measures the requests of one model, one after the other, and what Triton counts meanwhile; `cli/planning/profile` prints it."""
+"""Measures the requests of one model, and what the gateway and Triton tell of them; `cli/planning/profile` prints it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 from typing import Any, Protocol
 
-from control_plane.profiling.stages import Counted, Stage, stages
+from control_plane.profiling.callers import ask_all
+from control_plane.profiling.stages import Asked, Counted, Stage, at_server, measured, stages
 
-_PINGS = 50
 _REPEATS = 20
+_ALL = "all, at its client"
 
 
 class Gateway(Protocol):
-    """Port to a running gateway, as a client of one model sees it."""
+    """Port to a running gateway, as one client of one model sees it, over a connection of its own."""
 
     def ping(self) -> None:
         """Send a request that no model computes."""
 
-    def encoded(self, request: Mapping[str, Any]) -> bytes:
-        """Write a request in JSON as this gateway is asked."""
-
-    def infer(self, request: bytes) -> None:
-        """Have an encoded request computed."""
+    def infer(self, request: bytes) -> Mapping[str, float]:
+        """Have an encoded request computed; return the milliseconds that the gateway tells of it (`protocols/server_timing`)."""
 
     def config(self) -> Mapping[str, Any]:
         """Return the model's configuration."""
@@ -38,47 +35,64 @@ class Gateway(Protocol):
 class Profile:
     """Where the time of a model's requests went."""
 
+    protocol: str
+    concurrency: int
+    """Callers that asked at once."""
     requests: int
+    requests_per_s: float
     total_ms: float
     """Mean of one request at its client."""
+    p50_ms: float
+    p99_ms: float
     stages: list[Stage]
+    server: Stage | None
+    """Time in Triton and on the way there, whose parts are among the stages; None where the gateway does not tell it."""
     computed: int
     """Requests of the model that Triton computed meanwhile: fewer where some were answered from a cache, more where others asked."""
     repeat_ms: float | None
     """Mean of a request that is sent again, where it is answered from a cache; None: it is computed again."""
+    client_busy: float
+    """CPU seconds of this process by second: near 1 its own threads wait for each other, which is part of the network's time."""
 
 
-def measure(gateway: Gateway, model: str, requests: Iterable[bytes], *, protocol: str = "HTTP") -> Profile:
-    """Send encoded requests, of which the first only warms up; each may be megabytes, so it is made when its turn comes, which
-    counts for nothing. Raises as the gateway does."""
-    pending = iter(requests)
-    request = next(pending)
-    gateway.infer(request)
-    network_ms = _mean_ms(gateway.ping, _PINGS)
+def measure(callers: Sequence[Gateway], model: str, requests: Iterable[bytes], *, protocol: str = "HTTP") -> Profile:
+    """Have all callers send encoded requests, of which the first only warms up; each may be megabytes, so it is made when its turn
+    comes, which counts for nothing. Raises as the callers do."""
+    pending, gateway = iter(requests), callers[0]
+    first = next(pending)
+    gateway.infer(first)
+    for each in callers[1:]:
+        each.ping()  # opens its connection
     steps = list(dict.fromkeys(each["model_name"] for each in gateway.config().get("ensemble_scheduling", {}).get("step", [])))
-    names = [model, *steps]
-    before = {name: Counted.of(gateway.statistics(name)) for name in names}
-    took_s = []
-    for request in pending:
-        took_s.append(_took_s(partial(gateway.infer, request)))
-    total_ms = 1e3 * fmean(took_s)
-    counted = {name: Counted.of(gateway.statistics(name)).since(before[name]) for name in names}
-    parts = [(step, counted[step]) for step in steps]
-    found = stages(total_ms=total_ms, network_ms=network_ms, model=counted[model], steps=parts, protocol=protocol)
-    return Profile(len(took_s), total_ms, found, counted[model].requests, _repeat_ms(gateway, model, request))
+    before = {name: Counted.of(gateway.statistics(name)) for name in (model, *steps)}
+    began_s, cpu_began_s = time.perf_counter(), time.process_time()
+    asked = ask_all(callers, pending, _asked)
+    took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
+    counted = {name: Counted.of(gateway.statistics(name)).since(earlier) for name, earlier in before.items()}
+    total = measured(_ALL, [each.total_ms for each in asked])
+    return Profile(
+        protocol=protocol,
+        concurrency=len(callers),
+        requests=len(asked),
+        requests_per_s=len(asked) / took_s,
+        total_ms=total.ms,
+        p50_ms=total.p50_ms or 0.0,
+        p99_ms=total.p99_ms or 0.0,
+        stages=stages(asked, model=counted[model], steps=[(step, counted[step]) for step in steps], protocol=protocol),
+        server=at_server(asked),
+        computed=counted[model].requests,
+        repeat_ms=_repeat_ms(gateway, model, first),
+        client_busy=cpu_s / took_s,
+    )
 
 
 def _repeat_ms(gateway: Gateway, model: str, request: bytes) -> float | None:
     before = Counted.of(gateway.statistics(model)).requests
-    ms = _mean_ms(lambda: gateway.infer(request), _REPEATS)
+    ms = fmean(_asked(gateway, request).total_ms for _ in range(_REPEATS))
     return ms if Counted.of(gateway.statistics(model)).requests - before < _REPEATS else None
 
 
-def _mean_ms(call: Callable[[], None], times: int) -> float:
-    return 1e3 * fmean([_took_s(call) for _ in range(times)])
-
-
-def _took_s(call: Callable[[], None]) -> float:
+def _asked(gateway: Gateway, request: bytes) -> Asked:
     began_s = time.perf_counter()
-    call()
-    return time.perf_counter() - began_s
+    told_ms = gateway.infer(request)
+    return Asked(1e3 * (time.perf_counter() - began_s), told_ms)

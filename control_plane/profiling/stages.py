@@ -1,17 +1,20 @@
-"""Divides the time of a request by what Triton has counted of it: network, gateway, and the queue and computation of each model
-that takes part. Pure.
+"""Divides the time of requests: by what their client has measured, what the gateway tells of each (`protocols/server_timing`), and
+what Triton has counted of all. Pure.
 
-Means, not percentiles, so that the parts add up to the whole. Source: Triton's statistics extension
-(docs/protocol/extension_statistics.md in triton-inference-server/server).
+Triton counts sums, so the means of its parts are known, and no percentiles. Means add up to the whole. Source: Triton's
+statistics extension (docs/protocol/extension_statistics.md in triton-inference-server/server).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
+from statistics import fmean
 from typing import Any
 
 from control_plane.core.errors import InvalidRequest
+from control_plane.protocols.server_timing import SERVER, TOTAL, WAIT
 
 _PHASES = {"queue": "queue", "compute_input": "inputs", "compute_infer": "computing", "compute_output": "outputs"}
 """Phases of a model's requests in Triton's statistics, and what they are called here."""
@@ -47,18 +50,42 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """One request, as its client knows it."""
+
+    total_ms: float
+    told_ms: Mapping[str, float]
+    """What the gateway tells of it; empty where it tells nothing."""
+
+    @property
+    def gateway_ms(self) -> float:
+        """What the gateway itself has worked for it; 0 where it does not tell."""
+        told = self.told_ms
+        return told.get(TOTAL, 0.0) - told.get(WAIT, 0.0) - told.get(SERVER, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """One part of a request's time."""
 
     name: str
     ms: float
+    """Mean."""
+    p50_ms: float | None = None
+    """None, as of the 99th percentile: nobody knows it."""
+    p99_ms: float | None = None
 
 
-def stages(
-    *, total_ms: float, network_ms: float, model: Counted, steps: Sequence[tuple[str, Counted]], protocol: str = "HTTP"
-) -> list[Stage]:
-    """Divide the mean time of a request in the order of its way. `model` and, of an ensemble, its `steps` are what Triton counted
-    meanwhile; `network_ms` is what a request by this `protocol` takes that asks for nothing.
+def measured(name: str, values_ms: Sequence[float]) -> Stage:
+    """Return a part that is known of each request; there is at least one. Percentiles are by the nearest rank."""
+    ranked = sorted(values_ms)
+    p50, p99 = (ranked[ceil(part * len(ranked)) - 1] for part in (0.5, 0.99))
+    return Stage(name, fmean(ranked), p50, p99)
+
+
+def stages(asked: Sequence[Asked], *, model: Counted, steps: Sequence[tuple[str, Counted]], protocol: str = "HTTP") -> list[Stage]:
+    """Divide the time of requests by this `protocol` in the order of their way. `model` and, of an ensemble, its `steps` are what
+    Triton counted meanwhile.
     """
     requests = max(model.requests, 1)
     triton_ms = model.success_ns / requests / 1e6
@@ -68,10 +95,24 @@ def stages(
         for phase, ns in counted.phases_ns.items()
     ]
     rest_ms = triton_ms - sum(each.ms for each in computing)
+    return [*_outside(asked, triton_ms, protocol), *computing, Stage("Triton's scheduling", max(0.0, rest_ms))]
+
+
+def _outside(asked: Sequence[Asked], triton_ms: float, protocol: str) -> list[Stage]:
+    """The parts outside of Triton. Where others ask as well, Triton's mean is of theirs, too, and may be longer than these requests."""
+    if not all(TOTAL in each.told_ms for each in asked):
+        outside_ms = fmean(each.total_ms for each in asked) - triton_ms
+        return [Stage(f"network, {protocol} and gateway", max(0.0, outside_ms))]
+    server = at_server(asked)
     return [
-        Stage(f"network and {protocol}", network_ms),
-        # Where others ask as well, Triton's mean is of theirs, too, and may be longer than this request.
-        Stage("gateway, and its way to Triton", max(0.0, total_ms - network_ms - triton_ms)),
-        *computing,
-        Stage("Triton's scheduling", max(0.0, rest_ms)),
+        measured(f"network and {protocol}", [max(0.0, each.total_ms - each.told_ms[TOTAL]) for each in asked]),
+        measured("gateway: waiting", [each.told_ms.get(WAIT, 0.0) for each in asked]),
+        measured("gateway: its own work", [max(0.0, each.gateway_ms) for each in asked]),
+        Stage("way to Triton", 0.0 if server is None else max(0.0, server.ms - triton_ms)),
     ]
+
+
+def at_server(asked: Sequence[Asked]) -> Stage | None:
+    """Return the time in Triton and on the way there, of those requests that were sent to it; None where there are none."""
+    sent = [each.told_ms[SERVER] for each in asked if SERVER in each.told_ms]
+    return measured("in Triton, and on the way there", sent) if sent else None

@@ -23,7 +23,7 @@ MODEL = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory
 class Gateway(HTTPServer):
     """HTTP server that answers every request with `status` and `body`, and records the requests."""
 
-    retry_after = ""
+    retry_after = server_timing = ""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -46,6 +46,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Type", self.server.content_type)
+        if self.server.server_timing and self.headers.get("Tidegate-Timing") == "1":
+            self.send_header("Server-Timing", self.server.server_timing)
         if self.server.retry_after:
             self.send_header("Retry-After", self.server.retry_after)
         self.end_headers()
@@ -167,8 +169,10 @@ class TestAdminClient:
         """A large tensor takes longer to write and to read as JSON than to compute."""
         gateway.body = "no JSON"
         client = ModelClient(gateway.url, "m")
-        client.infer(client.encoded({"inputs": []}))
-        assert gateway.requests == [("POST", "/v2/models/m/infer", {"inputs": []})]
+        assert client.infer(client.encoded({"inputs": []})) == {}
+        gateway.server_timing = "total;dur=2.5"
+        assert client.infer(client.encoded({"inputs": []})) == {"total": 2.5}
+        assert gateway.requests == [("POST", "/v2/models/m/infer", {"inputs": []})] * 2
         gateway.status, gateway.body = 404, '{"error": "no such model"}'
         with pytest.raises(ObjectNotFound, match="no such model"):
             client.infer(b'{"inputs": []}')

@@ -58,7 +58,10 @@ class Gateway(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         self.may_answer.wait()
         self.inferred.append(request)
-        self.keys.append(dict(context.invocation_metadata()).get("authorization"))
+        said = dict(context.invocation_metadata())
+        self.keys.append(said.get("authorization"))
+        if said.get("tidegate-timing") == "1":
+            context.set_trailing_metadata((("server-timing", "total;dur=2.5"),))
         if self.refusal is not None:
             context.abort(*self.refusal)
         return service_pb2.ModelInferResponse(model_name=request.model_name)
@@ -97,7 +100,7 @@ def test_a_model_is_described_as_over_http(url: str, gateway: Gateway) -> None:
         assert Counted.of(client.statistics("m")) == Counted(
             1, 9, dict.fromkeys(("queue", "compute_input", "compute_infer", "compute_output"), 0)
         )
-        client.infer(client.encoded(TEXTS))
+        assert client.infer(client.encoded(TEXTS)) == {"total": 2.5}
     assert [list(each.raw_input_contents) for each in gateway.inferred] == [[b"\1\0\0\0a"]]
     assert gateway.keys == ["Bearer k"]
 
