@@ -17,6 +17,7 @@ from control_plane.admin.events.lines import parsed_events
 from control_plane.admin.wire import CONTINUE
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ObjectNotFound, UpstreamUnavailable
 from control_plane.core.model import NAME_RULE
+from control_plane.profiling.inputs import TOKENS, generate_body
 from control_plane.protocols.server_timing import ASKED_BY, SERVER_TIMING, read_timing
 
 _LOAD_TIMEOUT_S = 600.0  # above the gateway's own deadline of a load, whose error is more to the point than a timeout here
@@ -254,6 +255,25 @@ class ModelClient:
             raise _refusal(response)
         return read_timing(response.headers.get(SERVER_TIMING, ""))
 
+    def encoded_stream(self, request: Mapping[str, Any]) -> bytes:
+        """Write a request for `stream`. Raises InvalidRequest."""
+        return json.dumps(generate_body(request)).encode()
+
+    def stream(self, request: bytes, heard: Callable[[int | None], None]) -> dict[str, float]:
+        """Have a request answered response by response, and call `heard` at each with its tokens, as far as the model counts them.
+        Return the milliseconds that the gateway tells of the first response."""
+        path = _path(("v2", "models", self._model, "generate_stream"))
+        try:
+            with self._client.stream("POST", path, content=request, headers={ASKED_BY: "1"}) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _refusal(response)
+                for event in parsed_events(response.iter_lines()):
+                    heard(_tokens_in(event["data"]))
+                return read_timing(response.headers.get(SERVER_TIMING, ""))
+        except (httpx.HTTPError, ValueError) as exc:
+            raise UpstreamUnavailable(f"the answer from {self._url} has broken off: {exc}; is `tidegate serve` running there?") from exc
+
     def close(self) -> None:
         self._client.close()
 
@@ -278,6 +298,13 @@ def embeddings_in(answer: Any, model: str, texts: int) -> list[list[float]]:
     if count != texts or len(numbers) != count * width:
         raise InvalidRequest(f"model {model!r} does not answer with one embedding per text")
     return [numbers[row * width : (row + 1) * width] for row in range(count)]
+
+
+def _tokens_in(response: Any) -> int | None:
+    if "error" in response:
+        raise InvalidRequest(f"{response['error']} (in the stream)")
+    found = response.get(TOKENS)
+    return sum(found) if isinstance(found, list) else found
 
 
 def _pause_s(refused: httpx.Response) -> float:

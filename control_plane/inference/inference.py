@@ -223,7 +223,7 @@ class InferenceService:
             return True
         return (catalogue := self.dispatch.catalogue) is not None and catalogue.is_repeatable(model)
 
-    async def generate(self, request: GenerateRequest) -> HttpAnswer | HttpStream:
+    async def generate(self, request: GenerateRequest) -> HttpAnswer | RecordedStream:
         """Answer a request to the generate extension as `infer` does, but never from the cache.
 
         A streamed answer is recorded when it ends, and must be closed.

@@ -1,6 +1,6 @@
 """Answers a request whose caller asks where its time goes: it is traced, whether or not it is sampled, and its answer tells the times.
 
-The frontends call it in place of `InferenceService.infer`, so that other requests pay nothing for it.
+The frontends call it in place of `InferenceService.infer` and `generate`, so that other requests pay nothing for it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from copy import copy
 from typing import TypeVar
 
 from control_plane.core.infer_call import CacheStatus
+from control_plane.inference.in_flight.recorded_stream import RecordedStream
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.requests import InferRequest
+from control_plane.inference.requests import GenerateRequest, InferRequest
+from control_plane.protocols.http1 import HttpAnswer, with_header
 from control_plane.protocols.server_timing import SERVER, SERVER_TIMING, TOTAL, WAIT, write_timing
 from control_plane.telemetry.tracing import RequestTrace, Sampler, TracedEnd, TracePart
 
@@ -21,13 +23,20 @@ AnswerT = TypeVar("AnswerT")
 
 async def timed(inference: InferenceService, request: InferRequest[AnswerT], *, now_s: Callable[[], float] = time.monotonic) -> AnswerT:
     """Answer a request as `infer` does, and add its times to the answer; `now_s` is the loop's time. Raises as `infer` does."""
-    own, sampler = copy(inference), _EachSampled(inference.tracer, now_s)
-    own.tracer = sampler
-    began_s = now_s()
-    answer = await own.infer(request)
-    trace, ended_s = sampler.trace, now_s()
-    status = None if trace.cache is None else trace.cache.value
-    return request.with_field(answer, SERVER_TIMING, write_timing(times_ms(trace, began_s, ended_s), status))
+    stopwatch = _Stopwatch(inference, now_s)
+    answer = await stopwatch.inference.infer(request)
+    return request.with_field(answer, SERVER_TIMING, stopwatch.read())
+
+
+async def timed_stream(
+    inference: InferenceService, request: GenerateRequest, *, now_s: Callable[[], float] = time.monotonic
+) -> HttpAnswer | RecordedStream:
+    """Answer a request as `generate` does, and add its times to the head of the answer: those to the first piece of a stream. Raises
+    as `generate` does."""
+    stopwatch = _Stopwatch(inference, now_s)
+    answer = await stopwatch.inference.generate(request)
+    line = f"{SERVER_TIMING}: {stopwatch.read()}".encode()
+    return with_header(answer, line) if isinstance(answer, HttpAnswer) else answer.with_header(line)
 
 
 def times_ms(trace: RequestTrace, began_s: float, ended_s: float) -> dict[str, float]:
@@ -44,6 +53,20 @@ def times_ms(trace: RequestTrace, began_s: float, ended_s: float) -> dict[str, f
         back_s = max(ended_s if each.ended_s is None else each.ended_s for each in attempts)
         times_s[SERVER] = back_s - sent_s - sum(_length_s(each, ended_s) for each in waits if each.began_s >= sent_s)
     return {name: value * 1e3 for name, value in times_s.items()}
+
+
+class _Stopwatch:
+    """Times of one request, from now on, if it is made of its `inference`."""
+
+    def __init__(self, inference: InferenceService, now_s: Callable[[], float]) -> None:
+        self.inference, self._sampler, self._now_s = copy(inference), _EachSampled(inference.tracer, now_s), now_s
+        self.inference.tracer = self._sampler
+        self._began_s = now_s()
+
+    def read(self) -> str:
+        trace = self._sampler.trace
+        status = None if trace.cache is None else trace.cache.value
+        return write_timing(times_ms(trace, self._began_s, self._now_s()), status)
 
 
 class _EachSampled:

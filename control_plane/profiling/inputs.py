@@ -3,6 +3,7 @@ message. Pure."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from math import prod
@@ -17,6 +18,10 @@ _TEXT = "the tide waits for no one, not for number {number:d}"
 _NUMBERS = 10**9
 _MOST_ELEMENTS = 2**20
 """Most elements of one made-up tensor."""
+_PROMPT = "text_input"
+TOKENS = "num_output_tokens"
+"""Output of generative models that count: the tokens of a response."""
+_TOKENS = 32
 _OF_JSON = "binary_data_output"
 """Parameter of a request that says how its answer's JSON is written."""
 _MOST_INTEGER = 100
@@ -29,6 +34,35 @@ def request_for(metadata: Mapping[str, Any], draw: random.Random) -> dict[str, A
     Raises InvalidRequest: its inputs cannot be made up.
     """
     return {"inputs": [_tensor(each, draw) for each in metadata.get("inputs", [])]}
+
+
+def generation_for(metadata: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
+    """Return the JSON of one request to a decoupled model. One with the interface of Triton's vLLM backend, whose inputs are mostly
+    optional, is asked for a text of `_TOKENS` tokens one by one. Raises InvalidRequest: its inputs cannot be made up.
+    """
+    inputs = metadata.get("inputs", [])
+    if not any(each["name"] == _PROMPT for each in inputs):
+        return request_for(metadata, draw)
+    wanted: dict[str, object] = {
+        _PROMPT: _TEXT.format(number=draw.randrange(_NUMBERS)),
+        "stream": True,
+        "exclude_input_in_output": True,
+        "sampling_parameters": json.dumps({"max_tokens": _TOKENS, "ignore_eos": True}),
+        f"return_{TOKENS}": True,
+    }
+    known = [each for each in inputs if each["name"] in wanted]
+    return {
+        "inputs": [{"name": each["name"], "shape": [1], "datatype": each["datatype"], "data": [wanted[each["name"]]]} for each in known]
+    }
+
+
+def generate_body(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request in JSON as Triton's generate extension has it. Raises InvalidRequest."""
+    try:
+        inputs = {each["name"]: each["data"][0] if each["shape"] == [1] else each["data"] for each in request["inputs"]}
+    except (KeyError, IndexError, TypeError) as exc:
+        raise InvalidRequest(f"the request cannot be streamed: an input has no {exc}, or another type there than it should") from exc
+    return inputs | ({"parameters": request["parameters"]} if request.get("parameters") else {})
 
 
 def message_of(model: str, request: Mapping[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ statistics extension (docs/protocol/extension_statistics.md in triton-inference-
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
@@ -85,31 +85,60 @@ def measured(name: str, values_ms: Sequence[float]) -> Stage:
 
 def stages(asked: Sequence[Asked], *, model: Counted, steps: Sequence[tuple[str, Counted]], protocol: str = "HTTP") -> list[Stage]:
     """Divide the time of requests by this `protocol` in the order of their way. `model` and, of an ensemble, its `steps` are what
-    Triton counted meanwhile.
+    Triton counted meanwhile. Where others ask as well, Triton's means are of theirs, too, and may be longer than these requests.
     """
+    triton_ms = model.success_ns / max(model.requests, 1) / 1e6
+    computing = _counted(model, steps, _PHASES)
+    scheduling = Stage("Triton's scheduling", _rest(triton_ms, computing))
+    if not _are_told(asked):
+        return [Stage(f"network, {protocol} and gateway", max(0.0, _mean_ms(asked) - triton_ms)), *computing, scheduling]
+    return [*_in_gateway(asked, protocol), Stage("way to Triton", max(0.0, _server_ms(asked) - triton_ms)), *computing, scheduling]
+
+
+def stages_of_first(asked: Sequence[Asked], *, model: Counted, steps: Sequence[tuple[str, Counted]], protocol: str = "HTTP") -> list[Stage]:
+    """Divide the time of requests to their first response as `stages` does. What a decoupled model does after it was handed a
+    request Triton does not count, so of Triton only its queue is told apart.
+    """
+    queues = _counted(model, steps, ["queue"])
+    if not _are_told(asked):
+        return [Stage(f"network, {protocol}, gateway, and the model", _rest(_mean_ms(asked), queues)), *queues]
+    model_ms = _rest(_server_ms(asked), queues)
+    return [*_in_gateway(asked, protocol), *queues, Stage("way to Triton, and the model", model_ms)]
+
+
+def _counted(model: Counted, steps: Sequence[tuple[str, Counted]], phases: Iterable[str]) -> list[Stage]:
+    """Means of these phases of the model or, of an ensemble, of its steps."""
     requests = max(model.requests, 1)
-    triton_ms = model.success_ns / requests / 1e6
-    computing = [
-        Stage(f"{name}: {_PHASES[phase]}" if steps else _PHASES[phase], ns / requests / 1e6)
+    return [
+        Stage(f"{name}: {_PHASES[phase]}" if steps else _PHASES[phase], counted.phases_ns[phase] / requests / 1e6)
         for name, counted in steps or [("", model)]
-        for phase, ns in counted.phases_ns.items()
+        for phase in phases
     ]
-    rest_ms = triton_ms - sum(each.ms for each in computing)
-    return [*_outside(asked, triton_ms, protocol), *computing, Stage("Triton's scheduling", max(0.0, rest_ms))]
 
 
-def _outside(asked: Sequence[Asked], triton_ms: float, protocol: str) -> list[Stage]:
-    """The parts outside of Triton. Where others ask as well, Triton's mean is of theirs, too, and may be longer than these requests."""
-    if not all(TOTAL in each.told_ms for each in asked):
-        outside_ms = fmean(each.total_ms for each in asked) - triton_ms
-        return [Stage(f"network, {protocol} and gateway", max(0.0, outside_ms))]
-    server = at_server(asked)
+def _in_gateway(asked: Sequence[Asked], protocol: str) -> list[Stage]:
     return [
         measured(f"network and {protocol}", [max(0.0, each.total_ms - each.told_ms[TOTAL]) for each in asked]),
         measured("gateway: waiting", [each.told_ms.get(WAIT, 0.0) for each in asked]),
         measured("gateway: its own work", [max(0.0, each.gateway_ms) for each in asked]),
-        Stage("way to Triton", 0.0 if server is None else max(0.0, server.ms - triton_ms)),
     ]
+
+
+def _are_told(asked: Sequence[Asked]) -> bool:
+    return all(TOTAL in each.told_ms for each in asked)
+
+
+def _mean_ms(asked: Sequence[Asked]) -> float:
+    return fmean(each.total_ms for each in asked)
+
+
+def _server_ms(asked: Sequence[Asked]) -> float:
+    server = at_server(asked)
+    return 0.0 if server is None else server.ms
+
+
+def _rest(ms: float, parts: Sequence[Stage]) -> float:
+    return max(0.0, ms - sum(each.ms for each in parts))
 
 
 def at_server(asked: Sequence[Asked]) -> Stage | None:

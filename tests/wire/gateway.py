@@ -186,4 +186,17 @@ def infer_request(body: bytes = INFER, *, headers: bytes = b"", model: bytes = b
     return b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: localhost\r\n%bContent-Length: %d\r\n\r\n%b" % (model, headers, len(body), body)
 
 
+@asynccontextmanager
+async def in_its_slot(it: Gateway) -> AsyncIterator[None]:
+    """Have a request in a slot of its model within the block, at whose end it is answered."""
+    it.upstream.http.calls.may_answer.clear()
+    other = await it.connect()
+    await other.send(infer_request())
+    while not it.upstream.http.requests:
+        await asyncio.sleep(0.001)
+    yield
+    it.upstream.http.calls.may_answer.set()
+    assert (await other.answer()).status == 200
+
+
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -10,20 +10,20 @@ from dataclasses import asdict
 from enum import StrEnum
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from control_plane.admin.client import ModelClient, authorization
 from control_plane.cli.common.options import StateDirOption, api_key, endpoint
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
+from control_plane.cli.planning.profile_report import print_profile, remarks_on
 from control_plane.core.errors import InvalidRequest, ObjectNotFound
 from control_plane.profiling.adapters.grpc_client import GrpcModelClient
-from control_plane.profiling.inputs import request_for
-from control_plane.profiling.profiler import Profile, measure
-from control_plane.profiling.stages import Stage
+from control_plane.profiling.inputs import generation_for, request_for
+from control_plane.profiling.profiler import measure
+from control_plane.profiling.streams import measure_streams
 
 
 class Protocol(StrEnum):
@@ -33,18 +33,30 @@ class Protocol(StrEnum):
     GRPC = "grpc"
 
 
-_REQUESTS, _REQUESTS_EACH, _MOST_REQUESTS = 200, 10, 100_000
+class _Usual(NamedTuple):
+    """Numbers of requests to send: in all, of each caller, and at most."""
+
+    requests: int
+    of_each: int
+    most: int
+
+
+_REQUESTS, _STREAMS = _Usual(200, 10, 100_000), _Usual(20, 2, 1_000)
 _MOST_CALLERS = 256
 """Callers of one command, each a thread with a connection."""
-_BUSY = 0.8
-"""CPU seconds by second from which this process is what its threads wait for."""
 _SHOWN = {Protocol.HTTP: "HTTP", Protocol.GRPC: "gRPC"}
 
 
 def profile(
     model: Annotated[str, typer.Argument(help="The model, or ensemble, that gets the requests.")],
     requests: Annotated[
-        int | None, typer.Option(min=1, max=_MOST_REQUESTS, help="How many to send in all. \\[200, or 10 for each caller]")
+        int | None,
+        typer.Option(
+            min=1,
+            max=_REQUESTS.most,
+            help=f"How many to send in all. \\[{_REQUESTS.requests}, or {_REQUESTS.of_each} for each caller; "
+            f"of a decoupled model {_STREAMS.requests}, or {_STREAMS.of_each}]",
+        ),
     ] = None,
     concurrency: Annotated[
         int,
@@ -62,22 +74,31 @@ def profile(
     state_dir: StateDirOption = None,
     output: ShapeOption = Shape.TABLE,
 ) -> None:
-    """Say where the time of a request goes: network, gateway, and queue and computation of each model in Triton.
+    """Say where the time of a request goes: network, gateway, and queue and computation of each model in Triton; of a decoupled
+    model, such as one that generates text, the time to the first response and between responses.
 
     The gateway tells the times of each request, and Triton the sums of all, by its statistics before and after.
     """
-    count = requests or max(_REQUESTS, _REQUESTS_EACH * concurrency)
-    if count < concurrency:
-        raise InvalidRequest(f"--requests {count} is less than --concurrency {concurrency}: not all callers would ask")
     place = endpoint(protocol, state_dir, url)
     with ExitStack() as opened, _advice(model):
         callers = [opened.enter_context(closing(_connected(protocol, place, model))) for _ in range(concurrency)]
-        own = None if data is None else callers[0].encoded(_read(data))
-        sent = _made_up(callers[0]) if own is None else repeat(own)
-        found = measure(callers, model, islice(sent, count + 1), protocol=_SHOWN[protocol])
-    print_found(asdict(found), output, lambda: _print(model, found))
-    for remark in _remarks(found):
+        is_streamed = bool(callers[0].config().get("model_transaction_policy", {}).get("decoupled"))
+        count = _count(requests, concurrency, _STREAMS if is_streamed else _REQUESTS)
+        sent = islice(_encoded(callers[0], data, is_streamed=is_streamed), count + 1)
+        found = (measure_streams if is_streamed else measure)(callers, model, sent, protocol=_SHOWN[protocol])
+    print_found(asdict(found), output, lambda: print_profile(model, found))
+    for remark in remarks_on(found):
         Console(stderr=True, soft_wrap=True).print(remark, highlight=False)
+
+
+def _count(requests: int | None, concurrency: int, usual: _Usual) -> int:
+    """How many requests to send. Raises InvalidRequest."""
+    count = requests or max(usual.requests, usual.of_each * concurrency)
+    if count < concurrency:
+        raise InvalidRequest(f"--requests {count} is less than --concurrency {concurrency}: not all callers would ask")
+    if count > usual.most:
+        raise InvalidRequest(f"--requests {count}: of a decoupled model, whose answers are streams, at most {usual.most}")
+    return count
 
 
 def _connected(protocol: Protocol, url: str, model: str) -> ModelClient | GrpcModelClient:
@@ -86,10 +107,13 @@ def _connected(protocol: Protocol, url: str, model: str) -> ModelClient | GrpcMo
     return ModelClient(url, model, api_key())
 
 
-def _made_up(client: ModelClient | GrpcModelClient) -> Iterator[bytes]:
-    metadata, draw = client.metadata(), random.SystemRandom()
-    while True:
-        yield client.encoded(request_for(metadata, draw))
+def _encoded(client: ModelClient | GrpcModelClient, data: Path | None, *, is_streamed: bool) -> Iterator[bytes]:
+    """Requests without end: the one in a file, or made up, each another. Raises InvalidRequest."""
+    encoded = client.encoded_stream if is_streamed else client.encoded
+    if data is not None:
+        return repeat(encoded(_read(data)))
+    make, metadata, draw = generation_for if is_streamed else request_for, client.metadata(), random.SystemRandom()
+    return (encoded(make(metadata, draw)) for _ in repeat(None))
 
 
 @contextmanager
@@ -101,22 +125,6 @@ def _advice(model: str) -> Iterator[None]:
         raise ObjectNotFound(f"{exc}; `tidegate models show {model}` says whether it is there, and why it is not loaded") from exc
 
 
-def _remarks(found: Profile) -> Iterator[str]:
-    """Say what keeps the figures from being those of the requests alone."""
-    if found.computed > found.requests:
-        yield f"others had {found.computed - found.requests} requests computed meanwhile: Triton's parts are means over theirs, too"
-    if found.computed < found.requests:
-        yield (
-            f"{found.requests - found.computed} of {found.requests} answers came from the cache, or from before the model was loaded "
-            "anew, and Triton's parts are of the others"
-        )
-    if found.concurrency > 1 and found.client_busy > _BUSY:
-        yield (
-            f"this command itself computed {100 * found.client_busy:.0f} % of the time: its callers have waited for each other, which "
-            f'is in "network and {found.protocol}"'
-        )
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -125,29 +133,3 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or "inputs" not in found:
         raise InvalidRequest(f'{path} is no infer request: it needs "inputs", as in {{"inputs": [{{"name": ...}}]}}')
     return found
-
-
-def _print(model: str, found: Profile) -> None:
-    table = Table(f"a request of {model}", "ms", "p50", "p99", "%", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    total = Stage("all, at its client", found.total_ms, found.p50_ms, found.p99_ms)
-    for stage in found.stages:
-        table.add_row(*_row(stage, total))
-    table.add_row(*_row(total, total), style="bold")
-    if found.server is not None:
-        table.add_row(*_row(found.server, total))
-    if found.repeat_ms is not None:
-        table.add_row(*_row(Stage("sent again: from the cache", found.repeat_ms), total))
-    Console().print(table)
-    told = f"{_callers(found)}, {found.requests_per_s:.1f} requests a second; -: nobody knows it of single requests"
-    Console(soft_wrap=True).print(told, style="dim", highlight=False)
-
-
-def _row(stage: Stage, total: Stage) -> list[str]:
-    figures = ("-" if each is None else f"{each:.2f}" for each in (stage.ms, stage.p50_ms, stage.p99_ms))
-    return [stage.name, *figures, f"{100 * stage.ms / max(total.ms, 1e-9):.0f}"]
-
-
-def _callers(found: Profile) -> str:
-    return "1 caller" if found.concurrency == 1 else f"{found.concurrency} callers at once"

@@ -39,7 +39,7 @@ from control_plane.frontends.kserve.http_infer import (
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.inference.timed_request import timed
+from control_plane.inference.timed_request import timed, timed_stream
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.grpc import GrpcStatus
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
@@ -205,14 +205,16 @@ class V2Http:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
 
     def _start(self, request: HttpInferRequest, route: V2Route) -> Coroutine[Any, Any, HttpAnswer | HttpStream]:
+        is_timed = request.http.header(_ASKS_TIMES) == b"1"
         if route.action is _INFER:
-            if request.http.header(_ASKS_TIMES) == b"1":
+            if is_timed:
                 return timed(self._inference, request)
             return self._inference.infer(request)
+        generated = timed_stream(self._inference, request) if is_timed else self._inference.generate(request)
         if request.principal is ANONYMOUS:
-            return self._inference.generate(request)
+            return generated
         watch = self._rights.watch(request.principal, partial(reauthenticate, self._access, request.http))
-        return watched(self._inference.generate(request), watch)
+        return watched(generated, watch)
 
     async def _other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
         match route.action:

@@ -34,6 +34,11 @@ class RecordedStream:
             self._running.outcome = self._outcome_at_end
         return piece
 
+    def with_header(self, line: bytes) -> RecordedStream:
+        """Add a line to its head, which has not been sent."""
+        self.head = self.head[:-2] + line + b"\r\n\r\n"
+        return self
+
     def close(self) -> None:
         self._stream.close()
         if self._running is not None:

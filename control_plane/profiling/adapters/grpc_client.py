@@ -5,7 +5,8 @@ Its messages are those of Triton's own clients. What is timed goes as bytes, so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from struct import iter_unpack
 from typing import Any
 
 import grpc
@@ -13,12 +14,13 @@ from google.protobuf import json_format
 
 from control_plane.core.endpoints import Credentials
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ObjectNotFound, UpstreamUnavailable
-from control_plane.profiling.inputs import message_of
+from control_plane.profiling.inputs import TOKENS, message_of
 from control_plane.protocols.kserve.messages import service_pb2, service_pb2_grpc
 from control_plane.protocols.server_timing import ASKED_BY, SERVER_TIMING, read_timing
 from control_plane.triton.adapters.credentials import make_channel_credentials
 
 _TIMEOUT_S = 60.0
+_STREAM_TIMEOUT_S = 600.0
 _SERVICE = "/inference.GRPCInferenceService"
 _OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),  # else all channels of a process to one address share a connection
@@ -49,6 +51,7 @@ class GrpcModelClient:
         self._channel = _channel(url)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._infer = self._channel.unary_unary(f"{_SERVICE}/ModelInfer")
+        self._stream = self._channel.stream_stream(f"{_SERVICE}/ModelStreamInfer")
 
     def ping(self) -> None:
         """Send a request that no model computes."""
@@ -72,6 +75,23 @@ class GrpcModelClient:
         tells of it."""
         _, call = self._sent(self._infer.with_call, request, (ASKED_BY, "1"))
         return read_timing(dict(call.trailing_metadata() or ()).get(SERVER_TIMING, ""))
+
+    def encoded_stream(self, request: Mapping[str, Any]) -> bytes:
+        """Write a request for `stream`. Raises InvalidRequest."""
+        return self.encoded(request)
+
+    def stream(self, request: bytes, heard: Callable[[int | None], None]) -> dict[str, float]:
+        """Have a request answered response by response, and call `heard` at each with its tokens, as far as the model counts them.
+        Of a stream the gateway tells no times over gRPC."""
+        answers = self._stream(iter([request]), timeout=_STREAM_TIMEOUT_S, metadata=self._metadata)
+        try:
+            for each in answers:
+                heard(_tokens_in(service_pb2.ModelStreamInferResponse.FromString(each)))
+        except grpc.RpcError as exc:
+            raise self._refusal(exc) from exc
+        finally:
+            answers.cancel()
+        return {}
 
     def close(self) -> None:
         self._channel.close()
@@ -99,6 +119,16 @@ def _channel(url: str) -> grpc.Channel:
     if scheme == "https":
         return grpc.secure_channel(place, make_channel_credentials(Credentials()), options=_OPTIONS)
     return grpc.insecure_channel(place, options=_OPTIONS)
+
+
+def _tokens_in(answer: Any) -> int | None:
+    if answer.error_message:
+        raise InvalidRequest(f"{answer.error_message} (in the stream)")
+    response = answer.infer_response
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=False):
+        if output.name == TOKENS and output.datatype == "UINT32":
+            return int(sum(count for (count,) in iter_unpack("<I", raw)))
+    return None
 
 
 def _json(message: Any) -> dict[str, Any]:

@@ -122,6 +122,10 @@ def test_profile_says_where_the_time_of_a_request_goes(tidegate: Tidegate, tmp_p
     ms = {each["name"]: each["ms"] for each in found["stages"]}
     assert ms["text_encoder: computing"] > 0.1
     assert sum(ms.values()) == pytest.approx(found["total_ms"], rel=0.1)
+    assert 0 < found["p50_ms"] <= found["p99_ms"]
+    assert (found["server"]["p50_ms"] > 0, found["concurrency"]) == (True, 1)
+    crowd = json.loads(run_cli("profile", "text_embedding", "-o", "json", "--concurrency", "8", *where).stdout)
+    assert (crowd["concurrency"], crowd["requests"]) == (8, 20)
     own = tmp_path / "request.json"
     own.write_text('{"inputs": [{"name": "TEXT", "shape": [1, 1], "datatype": "BYTES", "data": ["always the same"]}]}')
     table = run_cli("profile", "text_embedding", "--data", str(own), *where)

@@ -17,7 +17,7 @@ import pytest
 
 from tests.e2e.accounts import Administrator, make_first_key
 from tests.e2e.nodes import EMBEDDED, fleet_on
-from tests.e2e.tidegate import LONG_S, Tidegate, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
 
 MODELS = Path(__file__).parent / "generative"
 HI: Any = [{"role": "user", "content": "hi there"}]
@@ -94,6 +94,22 @@ def test_streams(client: openai.OpenAI) -> None:
     assert "".join(each.choices[0].delta.content or "" for each in chunks[:-1]) == SAID
     assert (chunks[-2].choices[0].finish_reason, chunks[-1].usage.completion_tokens) == ("stop", 4)
     assert texts == ["a", " b", ""]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_profile_says_how_long_the_first_response_and_each_further_one_take(
+    gateway: tuple[Tidegate, Administrator], key: str, protocol: str
+) -> None:
+    where = ("--state-dir", str(gateway[0].state_dir), "--protocol", protocol, "--concurrency", "2", "--requests", "6")
+    ran = run_cli("profile", "parrot", "-o", "json", *where, env={"TIDEGATE_API_KEY": key})
+    found = json.loads(ran.stdout)
+    assert (found["requests"], found["responses"], found["tokens"]) == (6, 66, 60)
+    assert 0 < found["first"]["p50_ms"] <= found["whole"]["p50_ms"]
+    assert found["following"]["ms"] > 0
+    assert sum(each["ms"] for each in found["stages"]) == pytest.approx(found["first"]["ms"], rel=0.1)
+    other = gateway[1].make_key("team", "infer:another")
+    assert "parrot" in (said := run_cli("profile", "parrot", *where, env={"TIDEGATE_API_KEY": other}).stderr)
+    assert "403" in said or "PERMISSION_DENIED" in said
 
 
 def test_a_token_comes_before_the_next_is_generated(client: openai.OpenAI) -> None:

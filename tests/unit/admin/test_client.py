@@ -178,6 +178,29 @@ class TestAdminClient:
             client.infer(b'{"inputs": []}')
         client.close()
 
+    def test_of_a_stream_each_response_is_heard_with_its_tokens(self, gateway: Gateway) -> None:
+        responses = [{"num_output_tokens": 1}, {"num_output_tokens": [2, 3]}, {"text_output": ""}]
+        gateway.body, gateway.server_timing = "".join(f"data: {json.dumps(each)}\n\n" for each in responses), "total;dur=2.5"
+        heard = list[int | None]()
+        with closing(ModelClient(gateway.url, "m")) as client:
+            sent = client.encoded_stream({"inputs": [{"name": "X", "shape": [1], "data": [7]}]})
+            assert client.stream(sent, heard.append) == {"total": 2.5}
+        assert heard == [1, 5, None]
+        assert gateway.requests == [("POST", "/v2/models/m/generate_stream", {"X": 7})]
+
+    @pytest.mark.parametrize(
+        ("status", "body", "raised", "said"),
+        [
+            pytest.param(200, 'data: {"error": "oops"}\n\n', InvalidRequest, r"^oops \(in the stream\)$", id="in the stream"),
+            pytest.param(404, '{"error": "why"}', ObjectNotFound, r"^why \(HTTP 404\)$", id="before it"),
+            pytest.param(200, "data: <html>\n\n", UpstreamUnavailable, "has broken off", id="somebody else"),
+        ],
+    )
+    def test_an_error_of_a_stream_is_told(self, gateway: Gateway, status: int, body: str, raised: type[Exception], said: str) -> None:
+        gateway.status, gateway.body = status, body
+        with closing(ModelClient(gateway.url, "m")) as client, pytest.raises(raised, match=said):
+            client.stream(b"{}", lambda tokens: None)
+
     def test_one_that_says_nothing_is_not_waited_for_without_end(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             client = ModelClient(f"http://127.0.0.1:{silent.getsockname()[1]}", "m", timeout_s=0.05)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 import struct
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from control_plane.core.errors import InvalidRequest
-from control_plane.profiling.inputs import message_of, request_for
+from control_plane.profiling.inputs import generate_body, generation_for, message_of, request_for
 from control_plane.protocols.kserve.messages import service_pb2
 
 DRAW = random.Random(1)
@@ -76,3 +76,33 @@ class TestMessages:
     def test_what_is_none_is_told(self, said: Any) -> None:
         with pytest.raises(InvalidRequest, match="cannot be sent over gRPC"):
             message_of("m", said)
+
+
+class TestStreams:
+    VLLM: ClassVar[dict[str, Any]] = {
+        "inputs": [
+            {"name": "text_input", "datatype": "BYTES", "shape": [1]},
+            {"name": "stream", "datatype": "BOOL", "shape": [1]},
+            {"name": "sampling_parameters", "datatype": "BYTES", "shape": [1]},
+            {"name": "return_num_output_tokens", "datatype": "BOOL", "shape": [1]},
+            {"name": "return_finish_reason", "datatype": "BOOL", "shape": [1]},
+        ]
+    }
+
+    def test_a_generative_model_is_asked_for_tokens_one_by_one(self) -> None:
+        body = generate_body(generation_for(self.VLLM, DRAW))
+        assert body.pop("text_input").startswith("the tide")
+        assert json.loads(body.pop("sampling_parameters")) == {"max_tokens": 32, "ignore_eos": True}
+        assert body == {"stream": True, "return_num_output_tokens": True}
+
+    def test_any_other_gets_all_inputs(self) -> None:
+        assert [each["name"] for each in generation_for(metadata("INT32", 2), DRAW)["inputs"]] == ["X"]
+
+    def test_the_generate_extension_has_single_elements_bare(self) -> None:
+        one, two = {"name": "A", "shape": [1], "datatype": "INT32", "data": [7]}, {"name": "B", "shape": [2], "data": [1, 2]}
+        assert generate_body({"inputs": [one, two], "parameters": {"p": 1}}) == {"A": 7, "B": [1, 2], "parameters": {"p": 1}}
+
+    @pytest.mark.parametrize("tensor", [{}, {"name": "A"}, {"name": "A", "shape": [1], "data": []}, 3])
+    def test_what_is_none_is_told(self, tensor: Any) -> None:
+        with pytest.raises(InvalidRequest, match="cannot be streamed"):
+            generate_body({"inputs": [tensor]})

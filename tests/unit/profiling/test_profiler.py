@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -32,6 +32,9 @@ class Gateway:
         self.computed += not (self.caches and request in self.asked)
         self.asked.append(request)
         return {"total": 0.0, "wait": 0.0, "server": 0.0}
+
+    def stream(self, request: bytes, heard: Callable[[int | None], None]) -> Mapping[str, float]:
+        raise AssertionError("no request of these is streamed")
 
     def config(self) -> Mapping[str, Any]:
         return {"ensemble_scheduling": {"step": [{"model_name": name} for name in self.steps]}} if self.steps else {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import InvalidRequest
-from control_plane.profiling.stages import Asked, Counted, Stage, at_server, measured, stages
+from control_plane.profiling.stages import Asked, Counted, Stage, at_server, measured, stages, stages_of_first
 
 
 def statistics(requests: int, success_ms: float, **phases_ms: float) -> dict[str, Any]:
@@ -87,10 +87,25 @@ def test_a_gateway_that_tells_no_times_is_one_part_with_the_network() -> None:
     assert at_server(requests[1:]) is None
 
 
+def test_of_a_stream_to_its_first_response() -> None:
+    """Triton counts the handing over of a request, and not what the model does with it."""
+    model = counted(10, 60.0, 10.0, 2.0, 45.0, 3.0)
+    told = stages_of_first([asked(8.0, 7.5, 1.0, 5.25)], model=model, steps=[])
+    assert [(each.name, pytest.approx(each.ms)) for each in told] == [
+        ("network and HTTP", 0.5),
+        ("gateway: waiting", 1.0),
+        ("gateway: its own work", 1.25),
+        ("queue", 1.0),
+        ("way to Triton, and the model", 4.25),
+    ]
+    untold = stages_of_first([Asked(8.0, {})], model=model, steps=[("a", model)], protocol="gRPC")
+    assert untold == [Stage("network, gRPC, gateway, and the model", 7.0), Stage("a: queue", 1.0)]
+
+
 def test_no_part_is_below_nothing() -> None:
-    slow_elsewhere = counted(10, 100.0, 0.0, 0.0, 120.0, 0.0)
     for requests in ([asked(5.0, 5.5, 0.0, 6.0)], [Asked(5.0, {})]):
-        assert all(each.ms >= 0 for each in stages(requests, model=slow_elsewhere, steps=[]))
+        for divided in (stages, stages_of_first):
+            assert all(each.ms >= 0 for each in divided(requests, model=counted(10, 100.0, 90.0, 0.0, 120.0, 0.0), steps=[]))
 
 
 def test_what_the_cache_had_was_at_no_server() -> None:

@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import re
 
+import pytest
+
 from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.fingerprint import Fingerprint
@@ -17,7 +19,7 @@ from tests.fakes import FakeUpstream
 from tests.fakes.governance import governance
 from tests.fakes.spans import Spans
 from tests.wire.gateway import INFER as BODY
-from tests.wire.gateway import Answer, gateway, infer_request
+from tests.wire.gateway import Answer, gateway, in_its_slot, infer_request
 from tests.wire.grpc_frontend import INFER, frontend, infer_message
 
 ASKS = b"Tidegate-Timing: 1\r\n"
@@ -56,17 +58,12 @@ class TestHttp:
 
     async def test_the_wait_for_a_slot_is_told(self) -> None:
         async with gateway(governed=governance(max_in_flight_per_model=1)) as it:
-            it.upstream.http.calls.may_answer.clear()
-            first, second = await it.connect(), await it.connect()
-            await first.send(infer_request())
-            while not it.upstream.http.requests:
-                await asyncio.sleep(0.001)
-            await second.send(infer_request(headers=ASKS))
-            while it.inference.in_flight < 2:
-                await asyncio.sleep(0.001)
-            await asyncio.sleep(WAIT_S)
-            it.upstream.http.calls.may_answer.set()
-            await first.answer()
+            second = await it.connect()
+            async with in_its_slot(it):
+                await second.send(infer_request(headers=ASKS))
+                while it.inference.in_flight < 2:
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(WAIT_S)
             times = read_timing(told(await second.answer()))
         assert WAIT_S * 1e3 * 0.9 < times["wait"] < times["total"]
 
@@ -80,6 +77,16 @@ class TestHttp:
         assert miss.endswith("cache;desc=miss")
         assert [each.endswith("cache;desc=hit") for each in (hit, again)] == [True, True]
         assert "server" not in hit
+
+    @pytest.mark.parametrize("path", [b"generate", b"generate_stream"])
+    async def test_an_answer_that_may_be_streamed_tells_the_times_to_its_head(self, path: bytes) -> None:
+        head = b'POST /v2/models/m/%b HTTP/1.1\r\nHost: localhost\r\n%bContent-Length: 7\r\n\r\n{"X":1}'
+        async with gateway() as it:
+            client = await it.connect()
+            answers = [await client.ask(head % (path, asks)) for asks in (b"", ASKS)]
+        assert told(answers[0]) == ""
+        assert set(read_timing(told(answers[1]))) == {"total", "wait", "server"}
+        assert answers[1].status == 200
 
     async def test_a_sampled_request_has_its_spans_all_the_same(self) -> None:
         spans = Spans()

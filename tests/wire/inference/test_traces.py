@@ -23,7 +23,7 @@ from tests.fakes import FakeGrpc, FakeUpstream
 from tests.fakes.governance import governance, known_state
 from tests.fakes.spans import Spans
 from tests.wire.gateway import INFER as BODY
-from tests.wire.gateway import gateway, infer_request
+from tests.wire.gateway import gateway, in_its_slot, infer_request
 from tests.wire.grpc_frontend import INFER, frontend, infer_message
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -116,16 +116,12 @@ class TestHttp:
     async def test_the_wait_for_a_slot_is_a_span(self) -> None:
         spans = Spans()
         async with gateway(governed=governance(max_in_flight_per_model=1)) as it:
-            it.upstream.http.calls.may_answer.clear()
-            first, second = await it.connect(), await it.connect()
-            await first.send(infer_request())
-            while not it.upstream.http.requests:
-                await asyncio.sleep(0.001)
-            it.inference.tracer = spans.tracer
-            await second.send(infer_request(headers=line(SAMPLED)))
-            await asyncio.sleep(0.05)
-            it.upstream.http.calls.may_answer.set()
-            assert [(await each.answer()).status for each in (first, second)] == [200, 200]
+            second = await it.connect()
+            async with in_its_slot(it):
+                it.inference.tracer = spans.tracer
+                await second.send(infer_request(headers=line(SAMPLED)))
+                await asyncio.sleep(0.05)
+            assert (await second.answer()).status == 200
         server, (attempt,), (queue,) = spans.by_name()
         assert (queue.name, parent(queue)) == ("queue", server.get_span_context().span_id)
         assert queue.end_time is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,8 @@ class Gateway(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         self.keys: list[Any] = []
         self.peers: set[str] = set()
         self.refusal: tuple[grpc.StatusCode, str] | None = None
+        self.streamed: list[Any] = []
+        """Responses to each request of a stream."""
         self.may_answer = threading.Event()
         self.may_answer.set()
 
@@ -65,6 +68,23 @@ class Gateway(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         if self.refusal is not None:
             context.abort(*self.refusal)
         return service_pb2.ModelInferResponse(model_name=request.model_name)
+
+    def ModelStreamInfer(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
+        for request in requests:
+            self.inferred.append(request)
+            yield from self.streamed
+        if self.refusal is not None:
+            context.abort(*self.refusal)
+
+
+def response(*tokens: int) -> Any:
+    answer = service_pb2.ModelStreamInferResponse()
+    answer.infer_response.outputs.add(name="text_output", datatype="BYTES")
+    answer.infer_response.raw_output_contents.append(b"\1\0\0\0a")
+    if tokens:
+        answer.infer_response.outputs.add(name="num_output_tokens", datatype="UINT32", shape=[len(tokens)])
+        answer.infer_response.raw_output_contents.append(struct.pack(f"<{len(tokens)}I", *tokens))
+    return answer
 
 
 @pytest.fixture
@@ -137,6 +157,25 @@ def test_one_that_says_nothing_is_not_waited_for_without_end(url: str, gateway: 
         pytest.raises(UpstreamUnavailable, match=r"no answer from .*Deadline Exceeded; is `tidegate serve` running there"),
     ):
         client.infer(client.encoded(TEXTS))
+
+
+def test_of_a_stream_each_response_is_heard_with_its_tokens(url: str, gateway: Gateway) -> None:
+    gateway.streamed, heard = [response(1), response(2, 3), response()], list[int | None]()
+    with closing(GrpcModelClient(url, "m", {})) as client:
+        assert client.stream(client.encoded_stream(TEXTS), heard.append) == {}
+    assert heard == [1, 5, None]
+    assert [list(each.raw_input_contents) for each in gateway.inferred] == [[b"\1\0\0\0a"]]
+
+
+def test_an_error_in_a_stream_is_told(url: str, gateway: Gateway) -> None:
+    gateway.streamed, heard = [response(1), service_pb2.ModelStreamInferResponse(error_message="oops")], list[int | None]()
+    with closing(GrpcModelClient(url, "m", {})) as client:
+        with pytest.raises(InvalidRequest, match=r"^oops \(in the stream\)$"):
+            client.stream(client.encoded_stream(TEXTS), heard.append)
+        gateway.streamed, gateway.refusal = [], (grpc.StatusCode.PERMISSION_DENIED, "why")
+        with pytest.raises(InvalidRequest, match=r"^why \(gRPC PERMISSION_DENIED\)$"):
+            client.stream(client.encoded_stream(TEXTS), heard.append)
+    assert heard == [1]
 
 
 def test_nobody_there_says_what_to_check() -> None:
