@@ -15,8 +15,8 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.read_scheduler import WaitingRequest
 from control_plane.frontends.grpc.handler import GrpcHandler, failure
-from control_plane.frontends.grpc.late_calls import LateCalls, LateHead
 from control_plane.frontends.grpc.message_stream import MessageConnection, MessageStream
+from control_plane.frontends.grpc.unparsed_answers import LateHead, UnparsedAnswers
 from control_plane.host.memory.large_buffers import free_in_steps
 from control_plane.protocols.grpc import GrpcHead, MessageFrame, MessageReader, read_head
 from control_plane.protocols.http2.headers import Fields
@@ -38,7 +38,7 @@ class CallConnection(MessageConnection, Protocol):
     budget: BodyBudget
     max_message_bytes: int
     body_timeout_s: float
-    late_calls: LateCalls
+    unparsed: UnparsedAnswers
     uncounted_bytes: int
     """Bytes of messages of which its calls have noted that they are not counted."""
 
@@ -166,7 +166,7 @@ class Call:
         except ControlPlaneError as exc:
             self.refuse(exc)
             return
-        self._came_s = self._connection.late_calls.came_s
+        self._came_s = self._connection.unparsed.came_s
         if self._came_s is not None and self._refused_as_late(self._came_s):
             return
         if self._handler.max_bytes is not None:
@@ -190,7 +190,7 @@ class Call:
             return False
         self.refuse(error)
         if self._stream.whole is not None:
-            self._connection.late_calls.remember(self._stream.whole[0], late_head)
+            self._connection.unparsed.remember(self._stream.whole[0], late_head)
         return True
 
     def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:

@@ -19,8 +19,8 @@ from control_plane.frontends.common.connection_server import address_of, is_loca
 from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES, MOST_BEGUN, ReadScheduler, WaitingRequest
 from control_plane.frontends.grpc.call import Call
 from control_plane.frontends.grpc.handler import GrpcApplication, GrpcHandler
-from control_plane.frontends.grpc.late_calls import LateCalls
 from control_plane.frontends.grpc.limits import GrpcLimits
+from control_plane.frontends.grpc.unparsed_answers import UnparsedAnswers
 from control_plane.host.network.exposure import AllowedHosts
 from control_plane.protocols.grpc import HEAD, GrpcAnswer, GrpcHead, MessageFrame
 from control_plane.protocols.http2.connection import Http2Connection
@@ -81,13 +81,13 @@ class GrpcConnection(asyncio.Protocol):
         self.max_message_bytes = limits.max_message_bytes
         self.body_timeout_s = limits.body_timeout_s
         self.uncounted_bytes = 0
-        self.late_calls = LateCalls(server.application.verbatim_answers(max_header_bytes=limits.max_header_bytes))
+        self.unparsed = UnparsedAnswers(server.application.verbatim_answers(max_header_bytes=limits.max_header_bytes))
         self._server = server
         self._state = Http2Connection(
             server.known_blocks,
             Http2Limits(max_header_bytes=limits.max_header_bytes),
             accept=self._accept,
-            answer_verbatim=self.late_calls.answer,
+            answer_verbatim=self.unparsed.answer,
         )
         self._transport: asyncio.Transport | None = None
         self._peer, self._peer_is_local = "", False
@@ -133,13 +133,13 @@ class GrpcConnection(asyncio.Protocol):
             self._has_read_much = True
             self._server.reads.put_off(self)
             self._pause_as_needed()
-        if self.late_calls.came_s is not None:
-            self.late_calls.ended_backlog()
+        if self.unparsed.came_s is not None:
+            self.unparsed.ended_backlog()
         has_backlog = self._read(data)
         self.flush()
         if has_backlog:
             self._has_backlog = True
-            self.late_calls.began_backlog(asyncio.get_running_loop().time())
+            self.unparsed.began_backlog(asyncio.get_running_loop().time())
             self._pause_as_needed()
             self._server.reads.add(self)
         elif not self._has_read_much:

@@ -12,7 +12,7 @@ from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.read_scheduler import WaitingRequest
 from control_plane.frontends.grpc.call import Call
 from control_plane.frontends.grpc.handler import GrpcHandler
-from control_plane.frontends.grpc.late_calls import LateCalls
+from control_plane.frontends.grpc.unparsed_answers import UnparsedAnswers
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, MessageFrame, frame_message, message_answer
 from control_plane.protocols.http2.headers import Fields
 from control_plane.protocols.http2.stream import Stream
@@ -33,7 +33,7 @@ class Connection:
     budget: BodyBudget = field(default_factory=lambda: BodyBudget(1 << 20))
     max_message_bytes: int = 1 << 20
     body_timeout_s: float = 10.0
-    late_calls: LateCalls = field(default_factory=lambda: LateCalls(lambda call: None))
+    unparsed: UnparsedAnswers = field(default_factory=lambda: UnparsedAnswers(lambda call: None))
     uncounted_bytes: int = 0
     is_leaving: bool = False
     begun: int = 0

@@ -1,4 +1,4 @@
-"""Calls that were not read in time are refused as an equal one was, by their header block."""
+"""Calls are answered unparsed: late ones as one of an equal header block was, others from the verbatim cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Overloaded
 from control_plane.core.principal import ANONYMOUS, Principal
-from control_plane.frontends.grpc.late_calls import LateCalls, LateHead
+from control_plane.frontends.grpc.unparsed_answers import LateHead, UnparsedAnswers
 from control_plane.protocols.http2.headers import HeaderDecoder, KnownBlocks
 from control_plane.protocols.http2.stream import WholeAnswer
 
@@ -37,13 +37,13 @@ def status(answer: WholeAnswer | None) -> bytes | None:
 
 @dataclass
 class Bench:
-    """Late calls of a backlog that has come at 0, before a verbatim cache that has nothing."""
+    """Answers to the calls of a backlog that has come at 0, before a verbatim cache that has nothing."""
 
     now_s: float = 0.0
     noted: Noted = field(default_factory=Noted)
 
     def __post_init__(self) -> None:
-        self.calls = LateCalls(lambda call: None)
+        self.calls = UnparsedAnswers(lambda call: None)
         self.calls.began_backlog(asyncio.get_running_loop().time())
 
     async def status(self, at_s: float, block: bytes = b"block") -> bytes | None:
@@ -81,5 +81,5 @@ async def test_a_few_heads_are_remembered() -> None:
 
 
 async def test_else_the_verbatim_cache_is_asked() -> None:
-    calls = LateCalls(lambda call: (b"", call[1], b""))
+    calls = UnparsedAnswers(lambda call: (b"", call[1], b""))
     assert calls.answer((b"block", b"data")) == (b"", b"data", b"")

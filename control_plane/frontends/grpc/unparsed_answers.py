@@ -1,4 +1,5 @@
-"""Calls of one connection that were not read in time: equal ones behind the first are refused unparsed.
+"""Answers to the calls of one connection that need not be parsed for that: what the verbatim cache has, and refusals of calls that
+were not read in time, whose head is equal to that of one before.
 
 In a spike most calls of a connection's backlog may be late. Refused one by one the ordinary way they would take the time in which
 those that are not late yet could be answered.
@@ -39,9 +40,8 @@ class LateHead:
         return self.late(self.principal, self.timeout_s - waited_s)
 
 
-class LateCalls:
-    """Answers to the calls of one connection that need not be parsed for that: refusals of those of a backlog that are late, by
-    their header blocks, and what the verbatim cache has."""
+class UnparsedAnswers:
+    """Answers to the calls of one connection, for its protocol engine to ask before it parses a call."""
 
     def __init__(self, verbatim_answer: Callable[[WholeCall], WholeAnswer | None]) -> None:
         self.came_s: float | None = None
