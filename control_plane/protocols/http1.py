@@ -81,6 +81,8 @@ class HttpRequest:
     derived: _Derived = field(default_factory=_Derived, compare=False, repr=False)
     stream: BodyPieces | None = field(default=None, compare=False, repr=False)
     """The body, where it is received while the request is answered; `body` is empty then."""
+    waited_s: float = field(default=0.0, compare=False)
+    """How long it has waited for its turn to begin, which is part of its time."""
 
     def with_body(self, body: Body) -> HttpRequest:
         """The next request with the same head, as clients that keep their connection mostly send; shares

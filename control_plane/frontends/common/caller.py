@@ -44,7 +44,7 @@ _MAX_TIMEOUT_MS = 24 * 3600 * 1000
 
 
 def timeout_s_of(http: HttpRequest) -> float | None:
-    """The caller's timeout (`tidegate-timeout-ms`) in seconds; None where there is none.
+    """What is left of the caller's timeout (`tidegate-timeout-ms`) in seconds; None where there is none.
 
     Raises InvalidRequest.
     """
@@ -53,4 +53,4 @@ def timeout_s_of(http: HttpRequest) -> float | None:
         return None
     if not value.isdigit() or len(value) > len(str(_MAX_TIMEOUT_MS)) or not 0 < int(value) <= _MAX_TIMEOUT_MS:
         raise InvalidRequest(f"tidegate-timeout-ms must be a whole number of milliseconds up to a day, got {value.decode('latin-1')!r}")
-    return int(value) / 1000
+    return max(0.0, int(value) / 1000 - http.waited_s)

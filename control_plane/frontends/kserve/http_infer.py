@@ -84,7 +84,7 @@ class HttpInferRequest:
     def timeout_s(self) -> float | None:
         fields = self.http.derived.fields
         # Hardly any request has the field: asked without a call.
-        return None if fields is not None and TIMEOUT_FIELD not in fields else timeout_s_of(self.http)
+        return None if fields is not None and TIMEOUT_FIELD not in fields else timeout_s_of(self._came)
 
     def read_at_once(self) -> InferCall | None:
         if self._failure is not None or self._route.action is _GENERATE:

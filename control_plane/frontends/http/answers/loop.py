@@ -58,6 +58,8 @@ class AnswerLoop:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Item] = deque()
         self._arrival: asyncio.Future[None] | None = None
+        self._waits_since_s: float | None = None
+        """Since when the first request of the queue waits to begin, by the loop's clock; None where it does not."""
         self._is_answering = False
         self._ended_by: ControlPlaneError | None = None
         """The error that answers the request in flight, whose work has been cancelled."""
@@ -73,13 +75,16 @@ class AnswerLoop:
         if self._arrival is None or self._arrival.done():
             return
         if len(self._server.connected) > MOST_BEGUN:
-            self._server.reads.begin(self)
+            if not self._server.reads.begin(self):
+                self._waits_since_s = self._loop.time()
         else:  # so few cannot be too many at once: each connection has one
             self._arrival.set_result(None)
 
     def begin(self) -> None:
         """See `read_scheduler.WaitingRequest`."""
         if self._arrival is not None and not self._arrival.done():
+            if self._waits_since_s is not None:
+                self._queue[0][0].waited_s, self._waits_since_s = self._loop.time() - self._waits_since_s, None
             self._arrival.set_result(None)
 
     def add_refusal(self, refusal: HttpAnswer) -> None:

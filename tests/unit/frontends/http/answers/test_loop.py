@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import cast
@@ -13,6 +13,7 @@ import pytest
 
 from control_plane.core.errors import GatewayStopping
 from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.caller import timeout_s_of
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.common.read_scheduler import MOST_BEGUN
 from control_plane.frontends.http.answers.loop import AnswerLoop
@@ -21,7 +22,7 @@ from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.requests.body_stream import BodyStream
 from control_plane.frontends.http.server import HttpServer
 from control_plane.protocols.http1 import BodyPieces, HttpAnswer, HttpRequest, make_answer
-from tests.aio import settle
+from tests.aio import hold_up, settle
 from tests.unit.frontends.frontend_ends import Transport
 
 LIMITS = HttpLimits(max_body_bytes=1000, max_header_bytes=16 << 10, max_connections=10)
@@ -63,17 +64,22 @@ class Bench:
     intake: Intake
     may_answer: asyncio.Event
     server: HttpServer
+    asked: list[HttpRequest]
+    """The requests whose work has begun."""
 
-    def add(self, target: bytes, stream: BodyPieces | None = None) -> None:
+    def add(self, target: bytes, stream: BodyPieces | None = None, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         assert self.budget.try_acquire(HELD)
-        self.loop.add(HttpRequest(b"GET", target, stream=stream), keep_alive=True, held_bytes=HELD)
+        self.loop.add(HttpRequest(b"GET", target, list(headers), stream=stream), keep_alive=True, held_bytes=HELD)
 
 
 @asynccontextmanager
 async def bench() -> AsyncIterator[Bench]:
     may_answer, budget, transport, intake = asyncio.Event(), BodyBudget(1000), Transport(), Intake()
 
+    asked: list[HttpRequest] = []
+
     async def answer(request: HttpRequest) -> HttpAnswer:
+        asked.append(request)
         await may_answer.wait()
         return make_answer(200, request.target)
 
@@ -83,7 +89,7 @@ async def bench() -> AsyncIterator[Bench]:
     loop = AnswerLoop(server, writer, intake)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(loop.run())
-        yield Bench(loop, task, budget, transport, intake, may_answer, server)
+        yield Bench(loop, task, budget, transport, intake, may_answer, server, asked)
         task.cancel()
 
 
@@ -139,6 +145,23 @@ async def test_a_request_that_waits_to_begin_is_answered_by_what_ends_it() -> No
         await settle()
         assert it.transport.written.startswith(b"HTTP/1.1 503 ")
         assert (it.task.done(), it.budget.held_bytes) == (True, 0)
+
+
+@pytest.mark.virtual_time
+async def test_what_a_request_has_waited_to_begin_is_part_of_its_time() -> None:
+    async with bench() as it:
+        await settle()
+        for _ in range(2 * MOST_BEGUN):
+            cast("dict[object, str]", it.server._connections)[object()] = ""
+            it.server.reads.begin(Nothing())
+        it.add(b"/one", headers=[(b"tidegate-timeout-ms", b"1000")])
+        hold_up(0.05)  # the turn takes so long
+        await settle()
+        (request,) = it.asked
+        timeout_s = timeout_s_of(request)
+        assert timeout_s is not None
+        assert timeout_s == pytest.approx(0.95)
+        it.may_answer.set()
 
 
 async def test_a_cancelled_request_has_no_answer() -> None:
