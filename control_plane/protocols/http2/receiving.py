@@ -70,12 +70,14 @@ class Http2Receiver:
         return has_backlog
 
     def go_on(self, most: int) -> bool:
-        """Handle at most `most` further frames that have arrived, and resume as many streams that wait for a
-        window.
+        """Handle at most `most` further frames that have arrived, or one more to have a call whole, and resume as many streams that
+        wait for a window.
 
         Returns and raises as `receive` does.
         """
         frames = self._frames.split_more(most)
+        if frames and frames[-1][0] == h2.HEADERS:  # not to part the two frames of a call
+            frames += self._frames.split_more(1)
         at, count = 0, len(frames)
         while at < count:
             kind, flags, stream_id, payload = frames[at]
@@ -84,9 +86,6 @@ class Http2Receiver:
             # order (6.10).
             if self._block is not None and kind != h2.CONTINUATION:
                 raise Http2Error("a header block was interrupted by another frame")
-            if kind == h2.HEADERS and at == count and self._frames.has_backlog:  # not to part the two frames of a call
-                frames += self._frames.split_more(1)
-                count = len(frames)
             if kind == h2.HEADERS and at < count and self._answer_verbatim is not None:
                 call = whole_call(frames[at - 1], frames[at])
                 if call is not None:

@@ -90,6 +90,14 @@ def test_they_are_known_also_where_their_frames_are_read_an_odd_number_at_a_time
     assert known.asked == [(BLOCK, BODY)] * 5
 
 
+def test_of_heads_alone_no_more_are_handled_at_a_time() -> None:
+    end = opened(Known())
+    end.connection.receive(b"".join(headers(stream_id) for stream_id in range(3, 203, 2)), 2)
+    assert len(end.calls) <= 1 + 3
+    end.connection.go_on(2)
+    assert len(end.calls) <= 1 + 6
+
+
 def test_one_that_is_not_known_takes_the_ordinary_path_with_its_bytes() -> None:
     known = Known(None)
     end = opened(known)
