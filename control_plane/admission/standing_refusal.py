@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from control_plane.admission.domain.fair_queue import Ticket
+from control_plane.admission.domain.patience_lanes import lane_of
 from control_plane.admission.model_slots import ModelSlots
 
 
@@ -23,10 +24,10 @@ class StandingRefusal:
         self._ticket = ticket
         self._timeout_s = timeout_s
 
-    def __call__(self) -> bool:
-        """Whether such a request would be refused now."""
+    def __call__(self, less_s: float = 0.0) -> bool:
+        """Whether such a request that has `less_s` less time (negative: more) would be refused now."""
         limiter = self._slots.models.get(self._model)
         if limiter is None:
             return False
-        now_s = self._slots.now_s()
-        return limiter.would_refuse(replace(self._ticket, came_s=now_s), now_s + self._timeout_s)
+        now_s, timeout_s = self._slots.now_s(), self._timeout_s - less_s
+        return limiter.would_refuse(replace(self._ticket, lane=lane_of(timeout_s), came_s=now_s), now_s + timeout_s)

@@ -258,8 +258,8 @@ class Overloaded(ControlPlaneError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
-        self.holds_for_equals: Callable[[], bool] | None = None
-        """Whether an equal request would be refused for the same reason just now; None: nobody knows."""
+        self.holds_for_equals: Callable[[float], bool] | None = None
+        """Whether an equal request that has so many seconds less would be refused for the same reason just now; None: nobody knows."""
 
 
 class QueryOfDeath(ControlPlaneError):

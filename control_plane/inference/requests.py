@@ -75,8 +75,9 @@ class ServerRequest(Hashable, Protocol[AnswerT]):
 class InferRequest(FrontendRequest, CacheableRequest[AnswerT], ServerRequest[AnswerT], CopyableRequest, Protocol[AnswerT]):
     """A unary inference request, whose answer may be cached."""
 
-    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[], bool]) -> None:
-        """Have equal requests refused unparsed by this error, for a moment and only while it `holds`."""
+    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[float], bool]) -> None:
+        """Have equal requests refused unparsed by this error, for a moment and only while it `holds` for one that has so many
+        seconds less."""
 
     def with_model(self, answer: AnswerT) -> AnswerT:
         """Add the name of the model that `choose` noted to an answer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,14 +14,13 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.core.principal import Principal
-from control_plane.frontends.grpc.handler import GrpcApplication, GrpcHandler
+from control_plane.frontends.grpc.handler import GrpcApplication, GrpcHandler, VerbatimAnswers
 from control_plane.frontends.grpc.limits import GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.kserve.grpc import SERVICE, V2Grpc
 from control_plane.host.network.exposure import AllowedHosts
 from control_plane.host.network.listening import bind_tcp
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead
-from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.triton.ports import GrpcCall
 from tests.fakes import FakeGrpc, FakeUpstream
@@ -92,7 +91,7 @@ class _FromElsewhere:
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
         return self.application.handler_for(head, peer="203.0.113.9", peer_is_local=False)
 
-    def verbatim_answers(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
+    def verbatim_answers(self, *, max_header_bytes: int) -> VerbatimAnswers:
         return self.application.verbatim_answers(max_header_bytes=max_header_bytes)
 
 

@@ -35,14 +35,18 @@ class GrpcHandler:
     """Largest message of the method; None: as large as any body."""
 
 
+VerbatimAnswers = Callable[[WholeCall, float], WholeAnswer | None]
+"""The answer to a call that has waited for so many seconds; None: it has to be parsed."""
+
+
 class GrpcApplication(Protocol):
     """Port to the application that answers calls."""
 
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
         """The handler and the caller; raises a ControlPlaneError for an unknown method or a caller without the right."""
 
-    def verbatim_answers(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
-        """The verbatim cache as one connection asks it; for a call that has to be parsed it has None."""
+    def verbatim_answers(self, *, max_header_bytes: int) -> VerbatimAnswers:
+        """The verbatim cache as one connection asks it."""
 
 
 def failure(error: Exception) -> GrpcAnswer:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.principal import Principal
-from control_plane.frontends.grpc.handler import failure
+from control_plane.frontends.grpc.handler import VerbatimAnswers, failure
 from control_plane.protocols.http2.headers import encode_varying
 from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
 
@@ -43,7 +43,7 @@ class LateHead:
 class UnparsedAnswers:
     """Answers to the calls of one connection, for its protocol engine to ask before it parses a call."""
 
-    def __init__(self, verbatim_answer: Callable[[WholeCall], WholeAnswer | None]) -> None:
+    def __init__(self, verbatim_answer: VerbatimAnswers) -> None:
         self.came_s: float | None = None
         """When the backlog that is being read had come, by the loop's clock; None where what comes is read at once."""
         self._verbatim_answer = verbatim_answer
@@ -65,8 +65,9 @@ class UnparsedAnswers:
 
     def answer(self, call: WholeCall) -> WholeAnswer | None:
         """The answer to a call; None: it has to be parsed."""
-        if self.came_s is not None and (head := self._heads.get(call[0])) is not None:
-            error = head.error(asyncio.get_running_loop().time() - self.came_s)
+        waited_s = 0.0 if self.came_s is None else asyncio.get_running_loop().time() - self.came_s
+        if waited_s and (head := self._heads.get(call[0])) is not None:
+            error = head.error(waited_s)
             if error is not None:
                 return b"", b"", encode_varying(failure(error).trailers)
-        return self._verbatim_answer(call)
+        return self._verbatim_answer(call, waited_s)

@@ -28,7 +28,7 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
-from control_plane.frontends.grpc.handler import GrpcHandler
+from control_plane.frontends.grpc.handler import GrpcHandler, VerbatimAnswers
 from control_plane.frontends.kserve.grpc_fleet import GrpcFleetAnswers
 from control_plane.frontends.kserve.grpc_infer import GrpcInferContext, GrpcInferRequest
 from control_plane.frontends.kserve.grpc_stream import StreamRelay
@@ -47,7 +47,6 @@ from control_plane.protocols.grpc import (
     status_answer,
 )
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
-from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
 from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.model_control import not_in_any_repository, override_of, unloads_dependents
 from control_plane.protocols.kserve.model_reference import ADMINISTERED_MODEL_FIELDS, MODEL_FIELDS, ReferenceFields, model_in, with_model
@@ -244,7 +243,7 @@ class V2Grpc:
             authorization=head.authorization, api_key=head.api_key, peer=peer, forwarded_for=head.forwarded_for
         )
 
-    def verbatim_answers(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
+    def verbatim_answers(self, *, max_header_bytes: int) -> VerbatimAnswers:
         """The verbatim cache as one connection asks it; for a call that has to be parsed it has None."""
         return self._verbatim.of_connection(max_header_bytes=max_header_bytes)
 

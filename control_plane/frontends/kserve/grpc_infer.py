@@ -282,7 +282,7 @@ class GrpcInferRequest(InferMessage):
         if self._context.verbatim is not None:
             self._context.verbatim.keep(self._came, call, key, self.with_model(answer) if self._chosen else answer)
 
-    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[], bool]) -> None:
+    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[float], bool]) -> None:
         if self._context.verbatim is not None:
             self._context.verbatim.keep_refusal(self._came, call, error, holds)
 

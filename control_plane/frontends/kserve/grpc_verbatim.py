@@ -13,8 +13,8 @@ from control_plane.auth.access import Access
 from control_plane.core.errors import ControlPlaneError, Overloaded
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Principal
-from control_plane.frontends.grpc.handler import failure
-from control_plane.inference.caching.verbatim_cache import MessageKey, VerbatimCache, size_class
+from control_plane.frontends.grpc.handler import VerbatimAnswers, failure
+from control_plane.inference.caching.verbatim_cache import MessageKey, VerbatimCache, for_others, size_class
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcAnswer, GrpcHead
 from control_plane.protocols.head_template import Http2Template
 from control_plane.protocols.header_forwarding import HeaderForwarding
@@ -38,12 +38,12 @@ class GrpcVerbatimCache:
         self._access = access
         self._fields = per_request_fields(forwarding, are_traced=are_traced)
 
-    def of_connection(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
+    def of_connection(self, *, max_header_bytes: int) -> VerbatimAnswers:
         """The lookup of one connection, whose calls have mostly heads of the same form; None for a call that has to
         be parsed."""
         return partial(self._answer, Http2Template(self._fields, max_bytes=max_header_bytes))
 
-    def _answer(self, heads: Http2Template, call: WholeCall) -> WholeAnswer | None:
+    def _answer(self, heads: Http2Template, call: WholeCall, waited_s: float) -> WholeAnswer | None:
         block, frame = call
         if not self._hits.entries:
             return None
@@ -56,7 +56,7 @@ class GrpcVerbatimCache:
                 if answer is not None:  # it ends with the id of its own call, which had the same length
                     headers, data, trailers = answer
                     return headers, data[: start - end] + frame[start:end], trailers
-            return self._hits.refusal((size_class(len(frame)), block, model_piece(frame))) if answer is None else answer
+            return self._hits.refusal((size_class(len(frame)), block, model_piece(frame)), waited_s) if answer is None else answer
         except Exception as exc:
             return b"", b"", encode_varying(failure(exc).trailers)
 
@@ -76,7 +76,7 @@ class GrpcVerbatimCache:
             message = (head, frame[:start] + frame[end:], end - start)
         self._hits.keep(message, principal, call, key, known, size_bytes=len(head) + len(frame) + sum(map(len, known)))
 
-    def keep_refusal(self, came: GrpcCall, call: InferCall, error: Overloaded, holds: Callable[[], bool]) -> None:
+    def keep_refusal(self, came: GrpcCall, call: InferCall, error: Overloaded, holds: Callable[[float], bool]) -> None:
         """Keep the refusal of a call for those with an equal header block to the same model."""
         frame, principal = came.frame, came.principal
         if not came.block or type(frame) is not bytes or not self._hits.takes(principal, 0) or not self._is_valid(came.head, principal):
@@ -86,7 +86,7 @@ class GrpcVerbatimCache:
             refusal = b"", b"", encode_varying(failure(error).trailers)
             size_bytes = len(came.block) + len(piece) + len(refusal[2])
             kind = size_class(len(frame)), came.block, piece
-            self._hits.keep_refusal(kind, principal, call, holds, refusal, size_bytes=size_bytes)
+            self._hits.keep_refusal(kind, principal, call, for_others(holds, came.waited_s), refusal, size_bytes=size_bytes)
 
     def _is_valid(self, head: GrpcHead, principal: Principal) -> bool:
         """Whether the caller's key is still valid, which may have been revoked since the call came."""

@@ -232,7 +232,7 @@ class HttpInferRequest:
             told = self.with_model(answer) if self._chosen else answer
             self._context.verbatim.keep(self._came, self._json(), self.principal, call, key, told)
 
-    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[], bool]) -> None:
+    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[float], bool]) -> None:
         self._context.verbatim.keep_refusal(self._came, self.principal, call, error, holds)
 
     def mark(self, answer: HttpAnswer, status: CacheStatus) -> HttpAnswer:

@@ -64,8 +64,8 @@ class _VerbatimEntry(Generic[AnswerT]):
     cached: CacheEntry | None = None
     """The response cache's entry that it is an answer of; None for a refusal."""
     contents_generation: int = 0
-    refuses: Callable[[], bool] | None = None
-    """Whether a refusal still holds."""
+    refuses: Callable[[float], bool] | None = None
+    """Whether a refusal still holds for a message that has waited for so many seconds."""
     unflushed: int = 0
     """Hits that have not been flushed to metrics and metering."""
 
@@ -110,11 +110,11 @@ class VerbatimCache(Generic[AnswerT]):
             return None
         return self._counted(hit)
 
-    def refusal(self, kind: KindKey) -> AnswerT | None:
-        """The refusal of a message of this kind, if an equal one was refused of late and the model still refuses such; else None.
-        Raises as `answer` does."""
+    def refusal(self, kind: KindKey, waited_s: float = 0.0) -> AnswerT | None:
+        """The refusal of a message of this kind which has waited for so long, if an equal one was refused of late and the model still
+        refuses such; else None. Raises as `answer` does."""
         hit = self._hits.get(kind) if self._refused else None
-        if hit is None or hit.refuses is None or not self._is_as_it_was(hit) or not hit.refuses():
+        if hit is None or hit.refuses is None or not self._is_as_it_was(hit) or not hit.refuses(waited_s):
             return None
         return self._counted(hit)
 
@@ -156,10 +156,10 @@ class VerbatimCache(Generic[AnswerT]):
             self._hits.keep(message, hit, size_bytes=size_bytes)
 
     def keep_refusal(
-        self, kind: KindKey, principal: Principal, call: InferCall, holds: Callable[[], bool], answer: AnswerT, *, size_bytes: int
+        self, kind: KindKey, principal: Principal, call: InferCall, holds: Callable[[float], bool], answer: AnswerT, *, size_bytes: int
     ) -> None:
         """Keep the refusal just given to a message of this kind for a second, unless many are kept; `holds` says whether the model
-        still refuses such a request. As `keep` otherwise."""
+        still refuses such a request that has waited for so many seconds. As `keep` otherwise."""
         if len(self._refused) >= _MAX_REFUSALS:
             return
         account = self._admission.account(principal.tenant)
@@ -214,6 +214,12 @@ class VerbatimCache(Generic[AnswerT]):
             and hit.access_generation == self._access.generation
             and (expires_s is None or self._today_s() < expires_s)
         )
+
+
+def for_others(holds: Callable[[float], bool], waited_s: float) -> Callable[[float], bool]:
+    """Whether the refusal of a message that had waited for `waited_s` holds for one that has waited for so many seconds: who has
+    waited for less has more time left. `holds` is asked by how much less."""
+    return lambda others_s: holds(others_s - waited_s)
 
 
 class VerbatimCaches:

@@ -66,7 +66,7 @@ async def test_an_error_says_whether_it_holds_for_an_equal_request() -> None:
     overloaded = bench.admission.slots.overloaded
 
     def holds(error: Overloaded) -> bool:
-        return error.holds_for_equals is not None and error.holds_for_equals()
+        return error.holds_for_equals is not None and error.holds_for_equals(0.0)
 
     def noted(*arguments: Any) -> Overloaded:
         errors.append(overloaded(*arguments))
@@ -77,6 +77,25 @@ async def test_an_error_says_whether_it_holds_for_an_equal_request() -> None:
     await bench.load(30.0, 3 * PEAK_PER_S)
     assert held.count(True) > 0.9 * len(held) > 900
     assert not any(map(holds, errors))  # nothing waits any more
+
+
+async def test_it_does_not_hold_for_one_that_has_much_more_time() -> None:
+    bench = Bench(OPEN, Triton(), NO_TENANTS)
+    held: list[tuple[bool, bool]] = []
+    overloaded = bench.admission.slots.overloaded
+
+    def asked(error: Overloaded) -> None:
+        if error.holds_for_equals is not None:
+            held.append((error.holds_for_equals(0.0), error.holds_for_equals(-1000.0)))
+
+    def noted(*arguments: Any) -> Overloaded:
+        error = overloaded(*arguments)
+        bench.loop.call_soon(asked, error)
+        return error
+
+    bench.admission.slots.overloaded = noted  # type: ignore[method-assign]
+    await bench.load(30.0, 3 * PEAK_PER_S)
+    assert held.count((True, False)) > 0.8 * len(held) > 800
 
 
 async def test_one_for_another_reason_holds_for_nobody() -> None:

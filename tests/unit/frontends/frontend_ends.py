@@ -4,7 +4,7 @@ application."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from control_plane.core.errors import Unauthenticated
@@ -12,7 +12,7 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.grpc.connection import GrpcConnection
-from control_plane.frontends.grpc.handler import GrpcHandler
+from control_plane.frontends.grpc.handler import GrpcHandler, VerbatimAnswers
 from control_plane.frontends.grpc.limits import GrpcLimits
 from control_plane.frontends.grpc.message_stream import MessageStream
 from control_plane.frontends.grpc.server import GrpcServer
@@ -21,7 +21,6 @@ from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, message_answer
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
-from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
 from control_plane.triton.ports import GrpcCall
 
 ANSWER = make_answer(200, b"answer")
@@ -120,8 +119,8 @@ class Behind:
             raise Unauthenticated("no key")
         return GrpcHandler(stream=self.stream) if head.method.endswith("ModelStreamInfer") else GrpcHandler(unary=self.unary), ANONYMOUS
 
-    def verbatim_answers(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
-        return lambda call: None
+    def verbatim_answers(self, *, max_header_bytes: int) -> VerbatimAnswers:
+        return lambda call, waited_s: None
 
 
 @dataclass

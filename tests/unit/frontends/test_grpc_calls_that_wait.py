@@ -33,7 +33,7 @@ class Connection:
     budget: BodyBudget = field(default_factory=lambda: BodyBudget(1 << 20))
     max_message_bytes: int = 1 << 20
     body_timeout_s: float = 10.0
-    unparsed: UnparsedAnswers = field(default_factory=lambda: UnparsedAnswers(lambda call: None))
+    unparsed: UnparsedAnswers = field(default_factory=lambda: UnparsedAnswers(lambda call, waited_s: None))
     uncounted_bytes: int = 0
     is_leaving: bool = False
     begun: int = 0

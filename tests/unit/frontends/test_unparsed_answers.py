@@ -43,7 +43,7 @@ class Bench:
     noted: Noted = field(default_factory=Noted)
 
     def __post_init__(self) -> None:
-        self.calls = UnparsedAnswers(lambda call: None)
+        self.calls = UnparsedAnswers(lambda call, waited_s: None)
         self.calls.began_backlog(asyncio.get_running_loop().time())
 
     async def status(self, at_s: float, block: bytes = b"block") -> bytes | None:
@@ -81,5 +81,7 @@ async def test_a_few_heads_are_remembered() -> None:
 
 
 async def test_else_the_verbatim_cache_is_asked() -> None:
-    calls = UnparsedAnswers(lambda call: (b"", call[1], b""))
-    assert calls.answer((b"block", b"data")) == (b"", b"data", b"")
+    calls = UnparsedAnswers(lambda call, waited_s: (b"", call[1], b"%d" % waited_s))
+    assert calls.answer((b"block", b"data")) == (b"", b"data", b"0")
+    calls.began_backlog(asyncio.get_running_loop().time() - 3.0)
+    assert calls.answer((b"block", b"data")) == (b"", b"data", b"3")

@@ -40,7 +40,7 @@ class Request(FakeSource):
         self.principal = principal
         self.timeout_s = timeout_s
         self.answered = Outcome.ANSWERED
-        self.kept_refusal: tuple[Overloaded, Callable[[], bool]] | None = None
+        self.kept_refusal: tuple[Overloaded, Callable[[float], bool]] | None = None
         self.error: Exception | None = None
         self.with_model: tuple[str, str] | None = None
         self.timeouts_s: list[float] = []
@@ -57,7 +57,7 @@ class Request(FakeSource):
         yield from ()
         return InferCall(self.name, "", self.id, (Tensor("X", "FP32", (3, 2)),), elements=6, is_open_ended=self.is_open_ended)
 
-    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[], bool]) -> None:
+    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[float], bool]) -> None:
         self.kept_refusal = error, holds
 
     def readdress(self, model_name: str, model_version: str) -> None:

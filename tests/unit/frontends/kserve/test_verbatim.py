@@ -1,9 +1,10 @@
-"""Nothing is kept for a caller whose key was revoked while the request waited."""
+"""Nothing is kept for a caller whose key was revoked while the request waited, nor a refusal for one who has more time left."""
 
 from __future__ import annotations
 
 import pytest
 
+from control_plane.core.errors import Overloaded
 from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import Principal
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
@@ -19,6 +20,7 @@ from control_plane.triton.servers import Servers
 from tests.fakes import FakeRecorder
 from tests.fakes.cache import keeping
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
+from tests.wire.grpc_frontend import infer_message
 
 CALL = InferCall("m", "", "", ())
 HEAD = b"POST / HTTP/1.1\r\n\r\n"
@@ -50,7 +52,7 @@ class Bench:
             return self.http.answer(HEAD, body) is not None
         call = GrpcCall(GrpcHead("/s/m", api_key=key_text(1)), frame_message(body), principal, BLOCK)
         self.grpc.keep(call, CALL, self.key, message_answer(b"answer"))
-        return self.grpc.of_connection(max_header_bytes=1000)((BLOCK, frame_message(body))) is not None
+        return self.grpc.of_connection(max_header_bytes=1000)((BLOCK, frame_message(body)), 0.0) is not None
 
 
 @pytest.mark.parametrize("frontend", ["http", "grpc"])
@@ -76,3 +78,28 @@ async def test_nothing_is_kept_for_another_key_than_the_one_that_was_shown(front
             is_known=True,
         ),
     )
+
+
+@pytest.mark.parametrize("frontend", ["http", "grpc"])
+async def test_a_refusal_is_not_for_who_has_more_time_left_as_he_has_waited_for_less(frontend: str) -> None:
+    bench, frame = Bench(), frame_message(infer_message())
+    principal = bench.access.identify(authorization=None, api_key=key_text(1), peer="", forwarded_for=None)
+    asked_by: list[float] = []
+
+    def holds(less_s: float) -> bool:
+        asked_by.append(less_s)
+        return less_s > -0.5
+
+    if frontend == "http":
+        request = HttpRequest(b"POST", b"/", [(b"x-api-key", key_text(1).encode())], b"{}", waited_s=3.0)
+        request.derived.head = HEAD
+        bench.http.keep_refusal(request, principal, CALL, Overloaded("busy"), holds)
+        assert bench.http.answer(HEAD, b"{}") is None
+        assert asked_by == [-3.0]
+    else:
+        came = GrpcCall(GrpcHead("/s/m", api_key=key_text(1)), frame, principal, BLOCK, waited_s=3.0)
+        bench.grpc.keep_refusal(came, CALL, Overloaded("busy"), holds)
+        known = bench.grpc.of_connection(max_header_bytes=1000)
+        assert [known((BLOCK, frame), waited_s) is not None for waited_s in (4.0, 3.0, 2.0, 0.0)] == [True, True, False, False]
+        assert asked_by == [1.0, 0.0, -1.0, -3.0]
+    bench.service.verbatim.flush_counts()
