@@ -102,6 +102,12 @@ def model_piece(frame: bytes) -> bytes:
     return b"" if frame[0] or end > len(frame) else frame[PREFIX_BYTES:end]
 
 
+def names_model(piece: bytes, model_name: str) -> bool:
+    """Whether a `model_piece` names exactly this model."""
+    name = model_name.encode()
+    return len(name) <= 0x7F and piece.startswith(bytes((_NAME_TAG, len(name))) + name)
+
+
 def _model_end(frame: bytes) -> int:
     """Where the name and the version end with which the message begins. Raises IndexError."""
     at = PREFIX_BYTES

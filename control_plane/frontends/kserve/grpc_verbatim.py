@@ -20,7 +20,7 @@ from control_plane.protocols.head_template import Http2Template
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http2.headers import encode_fields, encode_varying
 from control_plane.protocols.http2.stream import MAX_WHOLE_BYTES, WholeAnswer, WholeCall
-from control_plane.protocols.per_request import ID_TAG, id_in_message, model_piece, per_request_fields
+from control_plane.protocols.per_request import ID_TAG, id_in_message, model_piece, names_model, per_request_fields
 from control_plane.protocols.protobuf_fields import fields
 from control_plane.triton.ports import GrpcCall
 
@@ -82,7 +82,7 @@ class GrpcVerbatimCache:
         if not came.block or type(frame) is not bytes or not self._hits.takes(principal, 0) or not self._is_valid(came.head, principal):
             return
         piece = model_piece(frame)
-        if piece[2:].startswith(call.model_name.encode()):  # and not by a name that is repeated later
+        if names_model(piece, call.model_name):  # and not by a name that is repeated later
             refusal = b"", b"", encode_varying(failure(error).trailers)
             size_bytes = len(came.block) + len(piece) + len(refusal[2])
             kind = size_class(len(frame)), came.block, piece

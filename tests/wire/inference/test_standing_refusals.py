@@ -182,11 +182,12 @@ async def test_over_grpc() -> None:
         assert await status(caller, blocks(b"20m"), garbage) == b"3"
 
 
-async def test_not_by_a_name_that_is_repeated_later() -> None:
-    """The last one counts."""
+@pytest.mark.parametrize("named", ["x", "mx"])
+async def test_not_by_a_name_that_is_repeated_later(named: str) -> None:
+    """The last one counts, also where the first one begins with it."""
     async with busy_over_grpc() as (_, caller):
-        assert await status(caller, blocks(b"20m"), infer_message(model="x") + b"\x0a\x01m") == b"14"
-        garbage = infer_message(model="x")[:3] + b"?" * len(infer_message())
+        assert await status(caller, blocks(b"20m"), infer_message(model=named) + b"\x0a\x01m") == b"14"
+        garbage = infer_message(model=named)[: 2 + len(named)] + b"?" * len(infer_message())
         assert await status(caller, blocks(b"20m"), garbage) == b"3"
 
 
