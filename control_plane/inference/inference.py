@@ -379,9 +379,11 @@ class InferenceService:
 
     def _has_one_way(self, running: AuthorizedRequest) -> bool:
         """Whether all requests of its tenant to what it has named would be computed by that model: not from the cache, by another
-        model of a route, or in another region."""
+        model of a route, or in another region; and those of its size at about its cost, which what lies in shared memory hides."""
         call, tenant = running.call, running.principal.tenant
-        if call.sequence_id or self.elsewhere is not None or self._governance.access.route(running.named_model) is not None:
+        if call.sequence_id or call.uses_shared_memory:
+            return False
+        if self.elsewhere is not None or self._governance.access.route(running.named_model) is not None:
             return False
         return self._cached is None or self._cached.cache.scope(call.model_name, None, tenant) is None
 

@@ -233,7 +233,8 @@ class HttpInferRequest:
             self._context.verbatim.keep(self._came, self._json(), self.principal, call, key, told)
 
     def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[float], bool]) -> None:
-        self._context.verbatim.keep_refusal(self._came, self.principal, call, error, holds)
+        if self.http.body is self._came.body:  # what a compressed one costs its size does not say
+            self._context.verbatim.keep_refusal(self._came, self.principal, call, error, holds)
 
     def mark(self, answer: HttpAnswer, status: CacheStatus) -> HttpAnswer:
         return mark_http(answer, status)

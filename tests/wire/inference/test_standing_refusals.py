@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -189,6 +190,22 @@ async def test_not_by_a_name_that_is_repeated_later(named: str) -> None:
         assert await status(caller, blocks(b"20m"), infer_message(model=named) + b"\x0a\x01m") == b"14"
         garbage = infer_message(model=named)[: 2 + len(named)] + b"?" * len(infer_message())
         assert await status(caller, blocks(b"20m"), garbage) == b"3"
+
+
+async def test_not_where_the_size_does_not_say_what_it_costs() -> None:
+    packed = HURRIED + b"Content-Encoding: gzip\r\n"
+    async with busy_over_http() as (_, client):
+        assert (await client.ask(infer_request(gzip.compress(INFER), headers=packed))).status == 503
+        assert (await client.ask(infer_request(b"?" * len(gzip.compress(INFER)), headers=packed))).status != 503
+
+
+async def test_not_for_what_lies_in_shared_memory() -> None:
+    region = (
+        b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"parameters":{"shared_memory_region":"r","shared_memory_byte_size":4}}]}'
+    )
+    async with busy_over_http(allow_shared_memory=True) as (_, client):
+        assert (await client.ask(infer_request(region, headers=HURRIED))).status == 503
+        assert (await client.ask(infer_request(b"?" * len(region), headers=HURRIED))).status == UNPARSABLE
 
 
 @pytest.mark.parametrize("kept", [0, 1])
