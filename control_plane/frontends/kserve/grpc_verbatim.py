@@ -56,7 +56,9 @@ class GrpcVerbatimCache:
                 if answer is not None:  # it ends with the id of its own call, which had the same length
                     headers, data, trailers = answer
                     return headers, data[: start - end] + frame[start:end], trailers
-            return self._hits.refusal((size_class(len(frame)), block, model_piece(frame)), waited_s) if answer is None else answer
+            if answer is None:
+                answer = self._hits.refusal((size_class(len(frame)), block, model_piece(frame)), frame, waited_s=waited_s)
+            return answer
         except Exception as exc:
             return b"", b"", encode_varying(failure(exc).trailers)
 

@@ -49,7 +49,7 @@ class HttpVerbatimCache:
             if answer is not None:  # whose own request had an id of the same length
                 at = answer.index(_BEFORE_ID) + len(_BEFORE_ID)
                 return b"%b%b%b" % (answer[:at], body[start:end], answer[at + end - start :])
-        return self._hits.refusal((size_class(len(body)), head)) if answer is None else answer
+        return self._hits.refusal((size_class(len(body)), head), body) if answer is None else answer
 
     def keep(self, came: HttpRequest, json: bytes, principal: Principal, call: InferCall, key: bytes, answer: HttpAnswer) -> None:
         """Keep the answer to a hit on the response cache's entry `key`; `json` is the body without binary data."""

@@ -45,6 +45,8 @@ _REFUSED_FOR_S = 1.0
 """Seconds for which a refusal is kept: the least that callers are told to wait."""
 _MAX_REFUSALS = 1024
 """Refusals that are kept at a time: whose heads differ each time should not displace cached answers."""
+_IN_SEQUENCE = b"sequence_id"
+"""What a message has in it that may go on with a sequence, for which the model has slots of its own."""
 _FLUSH_EVERY_S = 0.1
 """Seconds between two flushes of counts."""
 MOST_UNFLUSHED = 256
@@ -110,11 +112,11 @@ class VerbatimCache(Generic[AnswerT]):
             return None
         return self._counted(hit)
 
-    def refusal(self, kind: KindKey, waited_s: float = 0.0) -> AnswerT | None:
-        """The refusal of a message of this kind which has waited for so long, if an equal one was refused of late and the model still
-        refuses such; else None. Raises as `answer` does."""
+    def refusal(self, kind: KindKey, body: bytes, *, waited_s: float = 0.0) -> AnswerT | None:
+        """The refusal of a message of this kind and body which has waited for so long, if an equal one was refused of late and the
+        model still refuses such; else None. Raises as `answer` does."""
         hit = self._hits.get(kind) if self._refused else None
-        if hit is None or hit.refuses is None or not self._is_as_it_was(hit) or not hit.refuses(waited_s):
+        if hit is None or hit.refuses is None or not self._is_as_it_was(hit) or _IN_SEQUENCE in body or not hit.refuses(waited_s):
             return None
         return self._counted(hit)
 

@@ -199,6 +199,21 @@ async def test_not_where_the_size_does_not_say_what_it_costs() -> None:
         assert (await client.ask(infer_request(b"?" * len(gzip.compress(INFER)), headers=packed))).status != 503
 
 
+@pytest.mark.parametrize("frontend_", ["http", "grpc"])
+async def test_not_for_what_goes_on_with_a_sequence(frontend_: str) -> None:
+    garbage = b"?" * (len(INFER) - len(b"sequence_id")) + b"sequence_id"
+    if frontend_ == "http":
+        async with busy_over_http() as (_, client):
+            assert (await client.ask(infer_request(headers=HURRIED))).status == 503
+            assert (await client.ask(infer_request(garbage, headers=HURRIED))).status == UNPARSABLE
+        return
+    async with busy_over_grpc() as (_, caller):
+        message = infer_message(padding=30)
+        assert await status(caller, blocks(b"20m"), message) == b"14"
+        garbage = message[:3] + b"?" * (len(message) - 3 - len(b"sequence_id")) + b"sequence_id"
+        assert await status(caller, blocks(b"20m"), garbage) == b"3"
+
+
 async def test_not_for_what_lies_in_shared_memory() -> None:
     region = (
         b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"parameters":{"shared_memory_region":"r","shared_memory_byte_size":4}}]}'
