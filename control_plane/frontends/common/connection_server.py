@@ -13,8 +13,8 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Sequence, Sized
-from itertools import count, islice
-from typing import Generic, Protocol, TypeVar, cast
+from itertools import islice
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from control_plane.auth.domain.source import Source, source_of_address
 from control_plane.core.errors import ControlPlaneError, GatewayStopping
@@ -194,23 +194,33 @@ class ConnectionServer(Generic[ConnectionT]):
         come anew would wait for seconds behind a thousand others who do.
         """
         loop = asyncio.get_running_loop()
-        for number in count(1):
-            if number % _ACCEPTED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        while True:
             try:
-                accepted, address = await loop.sock_accept(listening)
+                self._accepted(*await loop.sock_accept(listening), make, tls, tasks)
+                with contextlib.suppress(BlockingIOError):
+                    for _ in range(_ACCEPTED_AT_ONCE - 1):  # not by the loop, which takes a turn for each
+                        self._accepted(*listening.accept(), make, tls, tasks)
             except OSError as exc:
                 _log.warning("a connection could not be accepted: %s", exc)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
-                continue
-            source = self._admit(address[0] if isinstance(address, tuple) else "")
-            if source is None:
-                self._warn()
-                accepted.close()
-            else:
-                shaking = tasks.create_task(self._handshake(accepted, source, make(), tls), name="connecting")
-                self._handshakes.add(shaking)
-                shaking.add_done_callback(self._handshakes.discard)
+
+    def _accepted(
+        self,
+        accepted: socket.socket,
+        address: Any,
+        make: Callable[[], asyncio.Protocol],
+        tls: ssl.SSLContext | None,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        accepted.setblocking(False)
+        source = self._admit(address[0] if isinstance(address, tuple) else "")
+        if source is None:
+            self._warn()
+            accepted.close()
+        else:
+            shaking = tasks.create_task(self._handshake(accepted, source, make(), tls), name="connecting")
+            self._handshakes.add(shaking)
+            shaking.add_done_callback(self._handshakes.discard)
 
     async def _handshake(self, accepted: socket.socket, source: Source, connection: asyncio.Protocol, tls: ssl.SSLContext | None) -> None:
         self._handshaking[connection] = source

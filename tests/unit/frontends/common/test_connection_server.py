@@ -8,6 +8,7 @@ import socket
 import struct
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from control_plane.core.errors import ControlPlaneError
 from control_plane.frontends.common.connection_server import ConnectionServer, process_of
 from control_plane.frontends.common.read_scheduler import ReadScheduler
+from control_plane.host.network.listening import bind_tcp
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,41 @@ async def test_of_connections_with_many_calls_fewer_are_looked_at_in_a_turn() ->
     for each in connections:
         server.closed(each)
     await server.drain(0.0)
+
+
+class Accepted(Connection, asyncio.Protocol):
+    """A connection that a server has accepted itself."""
+
+    def __init__(self, server: ConnectionServer[Connection]) -> None:
+        super().__init__()
+        self.server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        assert self.server.opened(self, "127.0.0.1")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.server.closed(self)
+
+    def leave(self) -> None:
+        self.transport.close()
+
+
+async def test_sixteen_are_accepted_in_a_turn() -> None:
+    server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=100))
+    listening, held = bind_tcp("127.0.0.1", 0, setting="--http-port"), []
+    async with asyncio.TaskGroup() as tasks:
+        await server.accept_on(listening, lambda: Accepted(server), None, tasks)
+        clients = [socket.create_connection(listening.getsockname()) for _ in range(40)]
+        for _ in range(20):
+            await asyncio.sleep(0)
+            held.append(len(server._held))
+        await server.drain(1.0)
+    assert max(later - before for before, later in pairwise([0, *held])) == 16
+    assert held[-1] == 40
+    assert len(server._held) == 0
+    for each in clients:
+        each.close()
 
 
 class LocalTransport(asyncio.Transport):
