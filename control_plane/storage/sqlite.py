@@ -12,13 +12,15 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from control_plane.core.errors import StartupError, StoreUnavailable
@@ -65,12 +67,40 @@ class _Work:
             self.done.set_exception(self.error)
 
 
+class _Thread:
+    """Thread that makes one call after another. An executor would make a future with a lock of its own for each of them."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Have a function called, which must not raise."""
+        self._calls.put(function)
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Return what a function returns, or raise what it raises, after all calls before."""
+        loop = asyncio.get_running_loop()
+        work = _Work(function, loop.create_future())
+        self.call(partial(_do_alone, work, loop))
+        result: T = await work.done
+        return result
+
+    def end(self) -> None:
+        """End it after all calls before. Idempotent."""
+        self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (function := self._calls.get()) is not None:
+            function()
+
+
 class SqliteFile:
     """An open SQLite database with its thread; made by `open_sqlite`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=path.name)
+        self._thread = _Thread(path.name)
         self._connection: _Connection | None = None
         self._waiting: deque[_Work] = deque()
         self._is_asked = False
@@ -82,7 +112,7 @@ class SqliteFile:
         it.
         """
         try:
-            self._connection = await asyncio.get_running_loop().run_in_executor(self._thread, _open, self._path, migrations)
+            self._connection = await self._thread.run(partial(_open, self._path, migrations))
         except (sqlite3.Error, OSError) as exc:
             raise StartupError(f"{self._path} cannot be used: {exc}; choose another --state-dir, or restore a backup there") from exc
 
@@ -128,9 +158,11 @@ class SqliteFile:
         if self._waiting and not self._is_asked:
             self._ask(asyncio.get_running_loop())
         self._connection = None
-        if connection is not None:
-            await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
-        self._thread.shutdown(wait=False)
+        try:
+            if connection is not None:
+                await self._thread.run(connection.close)
+        finally:
+            self._thread.end()
 
     def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
         """Ask the thread to do what waits."""
@@ -139,15 +171,14 @@ class SqliteFile:
             self._later = None
         if self._connection is not None:
             self._is_asked = True
-            self._thread.submit(self._work_off, self._connection, loop)
+            self._thread.call(partial(self._work_off, self._connection, loop))
 
     def _work_off(self, connection: _Connection, loop: asyncio.AbstractEventLoop) -> None:
         """Do what waits, as much at once as there is; on the database's thread."""
         self._is_asked = False  # before it looks: what is given from now on asks again
         while works := [self._waiting.popleft() for _ in range(min(len(self._waiting), _AT_ONCE))]:
             _do_together(connection, works)
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                loop.call_soon_threadsafe(_tell, works)
+            _tell_all(works, loop)
 
 
 async def open_sqlite(path: Path, migrations: Migrations) -> SqliteFile:
@@ -180,6 +211,19 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:  # on a full disk SQLite has rolled back by itself
             connection.execute("ROLLBACK TO work" if is_grouped else "ROLLBACK")
         raise
+
+
+def _do_alone(work: _Work, loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        work.result = work.do()
+    except BaseException as exc:  # told to who asked for it
+        work.error = exc
+    _tell_all((work,), loop)
+
+
+def _tell_all(works: Sequence[_Work], loop: asyncio.AbstractEventLoop) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        loop.call_soon_threadsafe(_tell, works)
 
 
 def _tell(works: Sequence[_Work]) -> None:

@@ -6,8 +6,10 @@ import fcntl
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -292,3 +294,13 @@ async def test_what_still_waits_is_done_before_the_end(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         await file.close()
     assert waiting.result() == ["first"]
+
+
+@pytest.mark.parametrize(
+    "migration", [pytest.param(FIRST, id="closed"), pytest.param(("INSERT INTO nowhere VALUES (1)",), id="not-opened")]
+)
+async def test_its_thread_ends_with_it(tmp_path: Path, migration: tuple[str, ...]) -> None:
+    with suppress(StartupError):
+        await (await open_sqlite(tmp_path / "a.sqlite", [migration])).close()
+    while any(thread.name == "a.sqlite" for thread in threading.enumerate()):
+        await asyncio.sleep(0.001)
