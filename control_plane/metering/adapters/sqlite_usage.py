@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import partial
-from operator import attrgetter
+from itertools import chain, starmap
 from pathlib import Path
 
 from control_plane.metering.domain.usage import (
@@ -20,6 +20,7 @@ from control_plane.metering.domain.usage import (
     UsageBatch,
     UsageKey,
     UsageRecord,
+    fields_of,
     first_kept_day,
 )
 from control_plane.metering.domain.usage_text import decode_record, encode_records
@@ -44,11 +45,11 @@ _MIGRATIONS = (
     ),
 )
 _COLUMNS = ", ".join((*_KEY, *_SUMS))
+_ADD_ID = "INSERT OR IGNORE INTO batches (id, added_s) VALUES (?, ?)"
 _ADD = (
     f"INSERT INTO sums ({_COLUMNS}) VALUES ({', '.join('?' * (3 + len(_SUMS)))})"  # noqa: S608
     f" ON CONFLICT DO UPDATE SET {', '.join(f'{name} = {name} + excluded.{name}' for name in _SUMS)}"
 )
-_key_fields, _usage_fields = attrgetter(*_KEY), attrgetter(*_SUMS)
 
 
 class SqliteUsageStore:
@@ -96,15 +97,14 @@ def _add(connection: sqlite3.Connection, *, batches: Sequence[UsageBatch], now_s
     # Together: an id without its sums would lose them, sums without their id would be added twice.
     with transaction(connection):
         connection.execute("DELETE FROM batches WHERE added_s < ?", (now_s - BATCH_IDS_KEPT_S,))
+        added = [batch for batch in batches if connection.execute(_ADD_ID, (batch.id, now_s)).rowcount]
         sums: dict[UsageKey, Usage] = {}
-        for batch in batches:
-            if connection.execute("INSERT OR IGNORE INTO batches (id, added_s) VALUES (?, ?)", (batch.id, now_s)).rowcount:
-                for key, usage in batch.sums:
-                    sums[key] = sums.get(key, Usage()) + usage
-                # In the same transaction, so that the records amount to the sums, whatever ends when.
-                rows = ((text.decode(),) for text in encode_records(batch, at_s=now_s))
-                connection.executemany("INSERT INTO records (record) VALUES (?)", rows)
-        connection.executemany(_ADD, map(_row, sums.items()))
+        for key, usage in chain.from_iterable(batch.sums for batch in added):
+            sums[key] = sums.get(key, Usage()) + usage
+        # In the same transaction, so that the records amount to the sums, whatever ends when.
+        records = chain.from_iterable(encode_records(batch, at_s=now_s) for batch in added)
+        connection.executemany("INSERT INTO records (record) VALUES (?)", ((text.decode(),) for text in records))
+        connection.executemany(_ADD, starmap(fields_of, sums.items()))
         connection.execute("DELETE FROM sums WHERE day < ?", (first_day,))
         connection.execute("DELETE FROM records WHERE number <= ?", (_newest_record(connection) - keep,))
 
@@ -127,9 +127,4 @@ def _newest_record(connection: sqlite3.Connection) -> int:
 def _restore(connection: sqlite3.Connection, *, totals: list[tuple[UsageKey, Usage]]) -> None:
     with transaction(connection):
         connection.execute("DELETE FROM sums")
-        connection.executemany(_ADD, map(_row, totals))
-
-
-def _row(total: tuple[UsageKey, Usage]) -> tuple[object, ...]:
-    key, usage = total
-    return *_key_fields(key), *_usage_fields(usage)
+        connection.executemany(_ADD, starmap(fields_of, totals))

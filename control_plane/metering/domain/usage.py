@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Literal
 
 from control_plane.core.infer_call import Frontend, Outcome
@@ -121,6 +122,14 @@ class UsageBatch:
     def requests(self) -> int:
         """Number of requests in the batch, whatever their outcome."""
         return sum(usage.requests + usage.failed + usage.refused for _, usage in self.sums)
+
+
+_key_fields, _usage_fields = (attrgetter(*(each.name for each in fields(kind))) for kind in (UsageKey, Usage))
+
+
+def fields_of(key: UsageKey, usage: Usage) -> tuple[object, ...]:
+    """Return the fields of a sum in the order in which they are declared, its key first."""
+    return *_key_fields(key), *_usage_fields(usage)
 
 
 KEEP_RECORDS = 100_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, astuple, is_dataclass
+from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +11,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from control_plane.core.errors import InvalidRequest
-from control_plane.metering.domain.usage import Usage, UsageBatch, UsageEvent, UsageKey, UsageRecord
+from control_plane.metering.domain.usage import Usage, UsageBatch, UsageEvent, UsageKey, UsageRecord, fields_of
 
 _BATCH: TypeAdapter[UsageBatch] = TypeAdapter(UsageBatch)
 
@@ -31,7 +31,7 @@ def decode_batch(text: bytes) -> UsageBatch:
 
 def encode_records(batch: UsageBatch, *, at_s: float) -> list[bytes]:
     """Encode the sums of a batch one by one for `decode_record`; a store numbers them."""
-    return [_dumps([f"{batch.id}/{place}", at_s, *astuple(key), *astuple(usage)]) for place, (key, usage) in enumerate(batch.sums)]
+    return [_dumps([f"{batch.id}/{place}", at_s, *fields_of(key, usage)]) for place, (key, usage) in enumerate(batch.sums)]
 
 
 def decode_record(number: int, text: str | bytes) -> UsageRecord:
