@@ -259,7 +259,8 @@ class Jobs:
                 raise self._full(tenant, load, of_tenant=is_tenants)
 
     async def _accept(self, principal: Principal, wanted: Submission) -> Job:
-        job_id = f"job-{uuid4().hex}"
+        # By time: what jobs that come together change in indexes lies together.
+        job_id = f"job-{int(self._today_s() * 1e3):012x}{uuid4().hex[:20]}"
         body = await self._keep(job_id, principal.tenant, wanted)
         job = self._record(job_id, principal, wanted, body)
         try:

@@ -126,3 +126,10 @@ async def test_a_broker_that_takes_no_ticket_and_says_nothing_holds_up_no_caller
         async with asyncio.timeout(4.0):  # a call to a broker has ten seconds
             job = await jobs.submit(CALLER, WANTED)
         assert (await here.job(job.id)).state is JobState.QUEUED
+
+
+async def test_ids_are_in_the_order_of_submission(tmp_path: Path) -> None:
+    """So what jobs that come together change in indexes lies together, and is written to the disk once for all of them."""
+    async with world(tmp_path) as here:
+        ids = [(await here.submit()).id for _ in range(20)]
+    assert ids == sorted(ids)
