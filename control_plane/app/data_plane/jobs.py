@@ -165,20 +165,20 @@ async def open_jobs(settings: Settings, usage: UsageSums) -> AsyncIterator[JobSe
         held.push_async_callback(spool.close)
         shelf = FolderShelf(spool_folder / "batches")
         held.push_async_callback(shelf.close)
-        queue = _make_queue(settings, store)
-        held.push_async_callback(queue.close)
         is_only = settings.state.state_url is None and settings.process.workers == 1
+        queue = _make_queue(settings, store, is_only=is_only)
+        held.push_async_callback(queue.close)
         services = JobServices(settings.jobs, store, queue, spool, usage, shelf, is_only=is_only)
         if services.callers_files is not None:
             held.push_async_callback(services.callers_files.close)
         yield services
 
 
-def _make_queue(settings: Settings, store: JobStore) -> JobQueue:
+def _make_queue(settings: Settings, store: JobStore, *, is_only: bool) -> JobQueue:
     """Make the queue without connecting. Raises StartupError."""
     url = settings.jobs.jobs_url
     if url is None:
-        return PolledTickets(store)
+        return PolledTickets(store, is_only=is_only)
     if settings.state.state_url is None:
         raise StartupError("TIDEGATE_JOBS_URL needs a --state-url: the jobs themselves are kept in that Redis, the broker has tickets only")
     # Imported here: a gateway without a broker never loads its client.
