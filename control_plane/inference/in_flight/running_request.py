@@ -27,7 +27,10 @@ _OUTCOMES = {
     ErrorCode.UPSTREAM_FAILED: Outcome.UPSTREAM_ERROR,
 }
 
-_FAILED = Outcome.FAILED  # once: in Python 3.11 to look up a member of an enum takes as long as a call
+_FAILED_THERE = frozenset((Outcome.UPSTREAM_ERROR, Outcome.UNAVAILABLE, Outcome.MODEL_NOT_FOUND))
+"""Outcomes of requests that Triton has answered with an error."""
+
+_ANSWERED, _FAILED = Outcome.ANSWERED, Outcome.FAILED  # once: in Python 3.11 to look up a member of an enum takes as long as a call
 _NO_POLICY = HedgingPolicy()
 
 ClientStatusOf = Callable[[Frontend, BaseException], ClientStatus]
@@ -35,8 +38,7 @@ ClientStatusOf = Callable[[Frontend, BaseException], ClientStatus]
 
 
 class Source(Protocol):
-    """An unparsed request: lets a refusal be recorded under the right model and id although nothing was
-    parsed."""
+    """An unparsed request: lets a refusal be recorded under the right model and id although nothing was parsed."""
 
     def name_seen(self) -> str:
         """The model or route name, as far as it shows without parsing; else empty.
@@ -131,8 +133,7 @@ class RunningRequest:
     def __init__(self, all_of_them: Owner, frontend: Frontend, principal: Principal, started_s: float, source: Source) -> None:
         self._all = all_of_them
         self.source: Source | None = source
-        """The unparsed request; dropped once it is parsed and authorised, since it holds the request's
-        body."""
+        """The unparsed request; dropped once it is parsed and authorised, since it holds the request's body."""
         self._goes_on = self._has_flight = self._has_left = False
         self._held: Permit | None = None
         """The permit that is released at its end."""
@@ -190,8 +191,7 @@ class RunningRequest:
         self.source = None  # frees the body, which may be megabytes
 
     def answered(self, outcome: Outcome, answer: object) -> None:
-        """Note a server's answer, its own or that of the flight it joined, and the outcome that it amounts
-        to."""
+        """Note a server's answer, its own or that of the flight it joined, and the outcome that it amounts to."""
         self.outcome = outcome
         if self._all.meter.has_log or self.trace is not None:
             self.told = client_status_in(answer)
@@ -204,8 +204,7 @@ class RunningRequest:
             self.told = self._all.client_status_of(self.frontend, error)
 
     def mark_broken_off(self, error: BaseException) -> None:
-        """Note an error that breaks a streamed answer off after its status was sent; the log keeps that
-        status."""
+        """Note an error that breaks a streamed answer off after its status was sent; the log keeps that status."""
         self.outcome = outcome_of(error)
         if self.told is not None:
             self.told = ClientStatus(self.told.status, str(error))
@@ -238,8 +237,7 @@ class AdmittedRequest(RunningRequest):
     permit: Permit
 
     def authorize(self, call: InferCall, *, named: str) -> AuthorizedRequest:
-        """Note the parsed and authorised call as it goes to Triton; `named` is the model or route as the caller wrote
-        it."""
+        """Note the parsed and authorised call as it goes to Triton; `named` is the model or route as the caller wrote it."""
         authorized: AuthorizedRequest = self  # type: ignore[assignment]
         authorized.__class__ = AuthorizedRequest
         authorized.call = call
@@ -294,8 +292,7 @@ class AuthorizedRequest(AdmittedRequest):
     """Whether it has gone to another model than the one that it was assigned to: that has failed, or is too slow just now."""
 
     def transfer_permit(self) -> Permit:
-        """Give its permit to a flight that outlives its caller; it then ends when the flight does
-        (`flight_ended`)."""
+        """Give its permit to a flight that outlives its caller; it then ends when the flight does (`flight_ended`)."""
         self._held, self._has_flight = None, True
         return self.permit
 
@@ -350,8 +347,7 @@ class AuthorizedRequest(AdmittedRequest):
         self.expected_units = float(self.computed_rows) if self.units is None else self.units
 
     def mark_sent_in_parts(self, part: float, at_once: int) -> None:
-        """Scale its cost to the `part` (0 to 1) that was sent to a server, as `at_once` requests at a
-        time."""
+        """Scale its cost to the `part` (0 to 1) that was sent to a server, as `at_once` requests at a time."""
         self.computed_rows, self.table_units, self.parts_at_once = self.computed_rows * part, self.table_units * part, at_once
         if self.units is not None:
             self.units = self.expected_units = self.units * part
@@ -361,8 +357,13 @@ class AuthorizedRequest(AdmittedRequest):
         self.server, self.sent_s = server, self._all.now_s()
 
     def computed_since_s(self) -> float:
-        """When the request was sent; infinity where it was not, or where its length is the caller's choice, as a stream's is."""
-        return inf if self.sent_s is None or self._goes_on or self.call.is_open_ended else self.sent_s
+        """When the request was sent; infinity where it was not, where its length is the caller's choice, as a stream's is, and where
+        it failed sooner than an answer would have come: a caller whose requests fail at once would make a slow model seem fast."""
+        if self.sent_s is None or self._goes_on or self.call.is_open_ended:
+            return inf
+        if self.outcome is not _ANSWERED and self.outcome in _FAILED_THERE and self._all.now_s() - self.sent_s < self.permit.expected_s:
+            return inf
+        return self.sent_s
 
     @property
     def pool(self) -> str:
@@ -393,7 +394,6 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def _error_for_caller(error: BaseException) -> BaseException:
-    """The error that the caller is told: of a cancellation by a stop, which the caller has not brought about, the
-    stop's."""
+    """The error that the caller is told: of a cancellation by a stop, which the caller has not brought about, the stop's."""
     is_by_stop = isinstance(error, asyncio.CancelledError) and error.args and isinstance(error.args[0], GatewayStopping)
     return error.args[0] if is_by_stop else error

@@ -216,6 +216,31 @@ async def test_who_would_wait_for_longer_than_it_has_is_turned_away_at_once() ->
     assert [event.outcome for event in bench.meter.events].count(Outcome.REFUSED) == 1
 
 
+@pytest.mark.parametrize(("fails_after_s", "is_believed"), [(0.001, False), (3.0, True)])
+async def test_a_model_seems_no_faster_by_requests_that_fail_at_once(fails_after_s: float, is_believed: bool) -> None:
+    """Whose caller could have others sent that Triton cannot answer in time; those that fail late hold them up."""
+    bench = Bench()
+
+    async def ask(takes_s: float, outcome: Outcome) -> None:
+        request = Request()
+        request.answered = outcome
+        request.may_answer.clear()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.service.infer(request))
+            await asyncio.sleep(takes_s)
+            request.may_answer.set()
+
+    for _ in range(20):
+        await ask(1.0, Outcome.ANSWERED)
+    for _ in range(20):
+        await ask(fails_after_s, Outcome.UPSTREAM_ERROR)
+    slots = bench.service._governance.admission.slots.models["m"]
+    answer_s = slots._service.answer_s(3.0, ahead=0.0)
+    assert answer_s is not None
+    assert (answer_s > 1.5) == is_believed
+    assert answer_s > 0.99
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_a_streams_length_is_not_its_models_service_time(is_streamed: bool) -> None:
     """It lasts as long as its caller wants; what follows from it would keep others out."""
