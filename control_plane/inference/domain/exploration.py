@@ -6,6 +6,8 @@ it up would be believed for good. Pure; called by `inference/routes/budget_dial`
 
 from __future__ import annotations
 
+from math import inf
+
 _TRIED_AFTER = 25
 """Requests in a row that are kept away before one is let through."""
 _FAR = 16.0
@@ -19,7 +21,10 @@ class Exploration:
         self._kept_away = 0
 
     def admits(self, times_over: float | None) -> bool:
-        """Whether a request goes to the model, which should take so many times its budget; None: it should keep to it."""
+        """Whether a request goes to the model, which should take so many times its budget; None: it should keep to it; infinitely
+        many: it is never tried, and its request counts for no other."""
+        if times_over == inf:
+            return False
         if times_over is not None:
             self._kept_away += 1
             if self._kept_away <= _TRIED_AFTER * max(1.0, times_over / _FAR):

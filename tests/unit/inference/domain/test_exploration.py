@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from control_plane.inference.domain.exploration import Exploration
@@ -21,3 +23,9 @@ def test_one_that_is_asked_anyway_is_not_tried_besides() -> None:
     for _ in range(10):
         assert not any(exploration.admits(2.0) for _ in range(25))
         assert exploration.admits(None)
+
+
+def test_requests_that_never_go_there_count_for_no_other() -> None:
+    exploration = Exploration()
+    assert not any(exploration.admits(inf) for _ in range(100))
+    assert not exploration.admits(2.0)
