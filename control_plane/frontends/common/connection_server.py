@@ -34,8 +34,9 @@ _MAX_SWEEP_S = 1.0
 at most, and in return no request needs a timer."""
 
 _BACKLOG = 1024
-_ACCEPTED_AT_ONCE = 16
-"""Connections that a listener accepts in one turn of the loop."""
+_ACCEPTED_AT_ONCE, _ACCEPTED_PER_S = 16, 640
+"""Connections that a listener accepts in one turn of the loop at most, and how many a second beside the first: each takes 0.2 ms, so
+that where turns are short, one in each is enough, and more would hold others up."""
 _ACCEPT_PAUSE_S = 0.1
 """Pause after a failed accept, such as for lack of file descriptors: the listener stays readable and would
 spin the loop."""
@@ -193,12 +194,14 @@ class ConnectionServer(Generic[ConnectionT]):
         that never finish theirs could hold file descriptors. And it accepts one in a turn: while turns are long, those who
         come anew would wait for seconds behind a thousand others who do.
         """
-        loop = asyncio.get_running_loop()
+        loop, accepted_s = asyncio.get_running_loop(), float("-inf")
         while True:
             try:
                 self._accepted(*await loop.sock_accept(listening), make, tls, tasks)
+                before_s, accepted_s = accepted_s, loop.time()
                 with contextlib.suppress(BlockingIOError):
-                    for _ in range(_ACCEPTED_AT_ONCE - 1):  # not by the loop, which takes a turn for each
+                    # Not by the loop, which takes a turn for each.
+                    for _ in range(int(min(_ACCEPTED_AT_ONCE - 1, _ACCEPTED_PER_S * (accepted_s - before_s)))):
                         self._accepted(*listening.accept(), make, tls, tasks)
             except OSError as exc:
                 _log.warning("a connection could not be accepted: %s", exc)
