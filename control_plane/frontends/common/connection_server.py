@@ -118,7 +118,8 @@ class ConnectionServer(Generic[ConnectionT]):
         self._breaches = Breaches()
         self._handshaking: dict[object, Source] = {}
         """Connections before or in their TLS handshake, with the source that they are counted for."""
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[asyncio.Task[None], object] = {}
+        """The connections whose tasks have not ended; those that have been opened meanwhile are not in `_handshaking` any more."""
         self._accepting: list[tuple[asyncio.Task[None], socket.socket]] = []
         self._handshake_timeout_s = limits.header_timeout_s
         self._pause_s = min(_MAX_SWEEP_S, shortest_s / _SWEEPS_PER_TIMEOUT)
@@ -162,10 +163,11 @@ class ConnectionServer(Generic[ConnectionT]):
         for accepting, listening in self._accepting:
             accepting.cancel()
             _stop_listening(listening)
-        for shaking in tuple(self._handshakes):
-            shaking.cancel()
-        for connection in tuple(self._connections):
-            connection.leave()
+        for shaking, connection in tuple(self._handshakes.items()):
+            if connection in self._handshaking:  # one that has been opened ends by itself, and would not if its opening were cancelled
+                shaking.cancel()
+        for opened in tuple(self._connections):
+            opened.leave()
         for accepting, listening in self._accepting:
             await asyncio.wait((accepting,))  # the loop must not watch a descriptor that is closed, and perhaps reused
             listening.close()
@@ -221,12 +223,19 @@ class ConnectionServer(Generic[ConnectionT]):
             self._warn()
             accepted.close()
         else:
-            shaking = tasks.create_task(self._handshake(accepted, source, make(), tls), name="connecting")
-            self._handshakes.add(shaking)
-            shaking.add_done_callback(self._handshakes.discard)
+            connection = make()
+            self._handshaking[connection] = source
+            shaking = tasks.create_task(self._handshake(accepted, connection, tls), name="connecting")
+            self._handshakes[shaking] = connection
+            shaking.add_done_callback(self._shook)
 
-    async def _handshake(self, accepted: socket.socket, source: Source, connection: asyncio.Protocol, tls: ssl.SSLContext | None) -> None:
-        self._handshaking[connection] = source
+    def _shook(self, shaking: asyncio.Task[None]) -> None:
+        """Count a connection no more that was not opened; else `opened` has taken it over."""
+        source = self._handshaking.pop(self._handshakes.pop(shaking), None)
+        if source is not None:
+            self._held.release(source)
+
+    async def _handshake(self, accepted: socket.socket, connection: asyncio.Protocol, tls: ssl.SSLContext | None) -> None:
         timeouts = {} if tls is None else {"ssl_handshake_timeout": self._handshake_timeout_s, "ssl_shutdown_timeout": _TLS_SHUTDOWN_S}
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, ssl=tls, **timeouts)
@@ -234,9 +243,6 @@ class ConnectionServer(Generic[ConnectionT]):
             pass
         except Exception:
             _log.exception("a TLS handshake failed; this is a defect")
-        finally:
-            if self._handshaking.pop(connection, None) is not None:  # else `opened` has taken it over
-                self._held.release(source)
 
     def opened(self, connection: ConnectionT, address: str) -> bool:
         """Register a connection from `address`; False if there are too many, and the connection must abort
