@@ -128,8 +128,10 @@ async def test_a_broker_that_takes_no_ticket_and_says_nothing_holds_up_no_caller
         assert (await here.job(job.id)).state is JobState.QUEUED
 
 
-async def test_ids_are_in_the_order_of_submission(tmp_path: Path) -> None:
+async def test_ids_begin_with_the_time_of_submission(tmp_path: Path) -> None:
     """So what jobs that come together change in indexes lies together, and is written to the disk once for all of them."""
     async with world(tmp_path) as here:
-        ids = [(await here.submit()).id for _ in range(20)]
-    assert ids == sorted(ids)
+        jobs = [await here.submit() for _ in range(20)]
+    times_ms = [int(job.id.removeprefix("job-")[:12], 16) for job in jobs]
+    assert times_ms == sorted(times_ms)
+    assert all(abs(job.submitted_s * 1e3 - time_ms) < 60_000 for job, time_ms in zip(jobs, times_ms, strict=True))
