@@ -139,8 +139,7 @@ class InferenceService:
         with self.running.begin(request.frontend, request.principal, request) as begun:
             if self.tracer is not None:
                 request = traced(self.tracer, request, begun)
-            # Admission comes before parsing: a caller over its limits must not cost the time to read its
-            # body.
+            # Admission comes before parsing: a caller over its limits must not cost the time to read its body.
             admitted = begun.admit() or await begun.admit_when_synced()
             parsed = request.read_at_once()
             if parsed is None:
@@ -339,16 +338,15 @@ class InferenceService:
     async def _wait_for_slot(
         self, running: AuthorizedRequest, permit: Permit, timeout_s: float, request: InferRequest[Any] | None = None
     ) -> float:
-        began_s = self._now_s()
+        began_s, model = self._now_s(), self.models.name_of(running.model_name)
         deadline_s = began_s + timeout_s
-        model = self.models.name_of(running.model_name)
         try:
             await permit.acquire_slot(model, cost_units=running.expected_units, deadline_s=deadline_s)
         except (Overloaded, LimitExceeded) as exc:
             # What waits for the model's load leaves no sooner than when it is loaded.
             exc.retry_after_s = max(exc.retry_after_s or 0.0, self.dispatch.ready_in_s(running.model_name))
-            if request is not None and isinstance(exc, Overloaded) and exc.holds_for_equals is not None and self._has_one_way(running):
-                request.keep_refusal(running.call, exc, exc.holds_for_equals)
+            if request is not None and isinstance(exc, Overloaded) and self._has_one_way(running):
+                request.keep_refusal(running.call, exc)
             raise
         finally:
             if running.trace is not None:

@@ -6,7 +6,7 @@ the dispatchers call them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Protocol, Self, TypeVar
 
 from control_plane.core.algorithms.steps import Steps
@@ -75,9 +75,8 @@ class ServerRequest(Hashable, Protocol[AnswerT]):
 class InferRequest(FrontendRequest, CacheableRequest[AnswerT], ServerRequest[AnswerT], CopyableRequest, Protocol[AnswerT]):
     """A unary inference request, whose answer may be cached."""
 
-    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[float], bool]) -> None:
-        """Have equal requests refused unparsed by this error, for a moment and only while it `holds` for one that has so many
-        seconds less."""
+    def keep_refusal(self, call: InferCall, error: Overloaded) -> None:
+        """Have equal requests refused unparsed by this error, for a moment and only while it holds for them, too."""
 
     def with_model(self, answer: AnswerT) -> AnswerT:
         """Add the name of the model that `choose` noted to an answer."""

@@ -19,13 +19,14 @@ class Load(Generic[AskedT]):
     """Requests that have been answered."""
 
     asked: Sequence[AskedT]
-    """What is known of each request; there is at least one."""
+    """What the callers have noted of each request, such as its latency; of one request at least."""
     took_s: float
     client_busy: float
-    """CPU seconds of this process by second."""
+    """CPU seconds of each second that this process used."""
     model: Counted
+    """What Triton has counted of the model meanwhile."""
     steps: Sequence[tuple[str, Counted]]
-    """Of an ensemble the models of its steps."""
+    """The same of each model that is a step of it, by name; empty where the model is no ensemble."""
 
     @property
     def per_s(self) -> float:

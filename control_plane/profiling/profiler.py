@@ -35,7 +35,7 @@ class Profile:
     repeat_ms: float | None
     """Mean of a request that is sent again, where it is answered from a cache; None: it is computed again."""
     client_busy: float
-    """CPU seconds of this process by second: near 1 its own threads wait for each other, which is part of the network's time."""
+    """CPU seconds of each second that this process used: near 1 its threads wait for each other, which is part of the network's time."""
 
 
 def measure(callers: Sequence[Gateway], model: str, requests: Iterable[bytes], *, protocol: str = "HTTP") -> Profile:

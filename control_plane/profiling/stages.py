@@ -55,7 +55,7 @@ class Asked:
 
     total_ms: float
     told_ms: Mapping[str, float]
-    """What the gateway tells of it; empty where it tells nothing."""
+    """Milliseconds of its durations, by their names in the header `server-timing`; empty where the gateway sent none."""
 
     @property
     def gateway_ms(self) -> float:

@@ -38,7 +38,7 @@ class StreamProfile:
     computed: int
     """Requests of the model that Triton began meanwhile: more where others asked."""
     client_busy: float
-    """CPU seconds of this process by second: near 1 its own threads wait for each other, which is part of the network's time."""
+    """CPU seconds of each second that this process used: near 1 its threads wait for each other, which is part of the network's time."""
 
 
 @dataclass(frozen=True, slots=True)

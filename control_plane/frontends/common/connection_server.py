@@ -116,10 +116,10 @@ class ConnectionServer(Generic[ConnectionT]):
         self._max_connections = limits.max_connections
         self._held = PortConnections(limits.max_connections, share=limits.source_share, exempt=limits.trusted_proxies)
         self._breaches = Breaches()
-        self._handshaking: dict[object, Source] = {}
-        """Connections before or in their TLS handshake, with the source that they are counted for."""
-        self._handshakes: dict[asyncio.Task[None], object] = {}
-        """The connections whose tasks have not ended; those that have been opened meanwhile are not in `_handshaking` any more."""
+        self._unopened: dict[object, Source] = {}
+        """Connections that were accepted and are not open yet, with the source that they are counted for."""
+        self._openings: dict[asyncio.Task[None], object] = {}
+        """Tasks that open connections, each with its connection; one that is open is no longer among the unopened."""
         self._accepting: list[tuple[asyncio.Task[None], socket.socket]] = []
         self._handshake_timeout_s = limits.header_timeout_s
         self._pause_s = min(_MAX_SWEEP_S, shortest_s / _SWEEPS_PER_TIMEOUT)
@@ -163,9 +163,9 @@ class ConnectionServer(Generic[ConnectionT]):
         for accepting, listening in self._accepting:
             accepting.cancel()
             _stop_listening(listening)
-        for shaking, connection in tuple(self._handshakes.items()):
-            if connection in self._handshaking:  # one that has been opened ends by itself, and would not if its opening were cancelled
-                shaking.cancel()
+        for opening, connection in tuple(self._openings.items()):
+            if connection in self._unopened:  # one that has been opened ends by itself, and would not if its opening were cancelled
+                opening.cancel()
         for opened in tuple(self._connections):
             opened.leave()
         for accepting, listening in self._accepting:
@@ -199,17 +199,17 @@ class ConnectionServer(Generic[ConnectionT]):
         loop, accepted_s = asyncio.get_running_loop(), float("-inf")
         while True:
             try:
-                self._accepted(*await loop.sock_accept(listening), make, tls, tasks)
+                self._take_on(*await loop.sock_accept(listening), make, tls, tasks)
                 before_s, accepted_s = accepted_s, loop.time()
                 with contextlib.suppress(BlockingIOError):
                     # Not by the loop, which takes a turn for each.
                     for _ in range(int(min(_ACCEPTED_AT_ONCE - 1, _ACCEPTED_PER_S * (accepted_s - before_s)))):
-                        self._accepted(*listening.accept(), make, tls, tasks)
+                        self._take_on(*listening.accept(), make, tls, tasks)
             except OSError as exc:
                 _log.warning("a connection could not be accepted: %s", exc)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
 
-    def _accepted(
+    def _take_on(
         self,
         accepted: socket.socket,
         address: Any,
@@ -217,6 +217,7 @@ class ConnectionServer(Generic[ConnectionT]):
         tls: ssl.SSLContext | None,
         tasks: asyncio.TaskGroup,
     ) -> None:
+        """Count an accepted connection and open it, or close it where there are too many."""
         accepted.setblocking(False)
         source = self._admit(address[0] if isinstance(address, tuple) else "")
         if source is None:
@@ -224,31 +225,31 @@ class ConnectionServer(Generic[ConnectionT]):
             accepted.close()
         else:
             connection = make()
-            self._handshaking[connection] = source
-            shaking = tasks.create_task(self._handshake(accepted, connection, tls), name="connecting")
-            self._handshakes[shaking] = connection
-            shaking.add_done_callback(self._shook)
+            self._unopened[connection] = source
+            opening = tasks.create_task(self._open(accepted, connection, tls), name="connecting")
+            self._openings[opening] = connection
+            opening.add_done_callback(self._opening_ended)
 
-    def _shook(self, shaking: asyncio.Task[None]) -> None:
+    def _opening_ended(self, opening: asyncio.Task[None]) -> None:
         """Count a connection no more that was not opened; else `opened` has taken it over."""
-        source = self._handshaking.pop(self._handshakes.pop(shaking), None)
+        source = self._unopened.pop(self._openings.pop(opening), None)
         if source is not None:
             self._held.release(source)
 
-    async def _handshake(self, accepted: socket.socket, connection: asyncio.Protocol, tls: ssl.SSLContext | None) -> None:
+    async def _open(self, accepted: socket.socket, connection: asyncio.Protocol, tls: ssl.SSLContext | None) -> None:
         timeouts = {} if tls is None else {"ssl_handshake_timeout": self._handshake_timeout_s, "ssl_shutdown_timeout": _TLS_SHUTDOWN_S}
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, ssl=tls, **timeouts)
         except OSError:  # also the base class of TLS errors and of time-outs
             pass
         except Exception:
-            _log.exception("a TLS handshake failed; this is a defect")
+            _log.exception("a connection could not be opened; this is a defect")
 
     def opened(self, connection: ConnectionT, address: str) -> bool:
         """Register a connection from `address`; False if there are too many, and the connection must abort
         itself."""
         # It was counted before its handshake (`_accept`).
-        source = self._handshaking.pop(connection, None)
+        source = self._unopened.pop(connection, None)
         if source is None:
             source = self._admit(address)
         if source is None or not self._accepts:

@@ -282,9 +282,9 @@ class GrpcInferRequest(InferMessage):
         if self._context.verbatim is not None:
             self._context.verbatim.keep(self._came, call, key, self.with_model(answer) if self._chosen else answer)
 
-    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[float], bool]) -> None:
+    def keep_refusal(self, call: InferCall, error: Overloaded) -> None:
         if self._context.verbatim is not None:
-            self._context.verbatim.keep_refusal(self._came, call, error, holds)
+            self._context.verbatim.keep_refusal(self._came, call, error)
 
     def given(self, call: InferCall) -> GivenTensors:
         if self._context.verbatim is None:

@@ -6,7 +6,6 @@ Asked by each connection before a call is parsed; filled by `frontends/kserve/gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from control_plane.auth.access import Access
@@ -14,7 +13,7 @@ from control_plane.core.errors import ControlPlaneError, Overloaded
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Principal
 from control_plane.frontends.grpc.handler import VerbatimAnswers, failure
-from control_plane.inference.caching.verbatim_cache import MessageKey, VerbatimCache, for_others, size_class
+from control_plane.inference.caching.verbatim_cache import MessageKey, VerbatimCache, size_class
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcAnswer, GrpcHead
 from control_plane.protocols.head_template import Http2Template
 from control_plane.protocols.header_forwarding import HeaderForwarding
@@ -78,7 +77,7 @@ class GrpcVerbatimCache:
             message = (head, frame[:start] + frame[end:], end - start)
         self._hits.keep(message, principal, call, key, known, size_bytes=len(head) + len(frame) + sum(map(len, known)))
 
-    def keep_refusal(self, came: GrpcCall, call: InferCall, error: Overloaded, holds: Callable[[float], bool]) -> None:
+    def keep_refusal(self, came: GrpcCall, call: InferCall, error: Overloaded) -> None:
         """Keep the refusal of a call for those with an equal header block to the same model."""
         frame, principal = came.frame, came.principal
         if not came.block or type(frame) is not bytes or not self._hits.takes(principal, 0) or not self._is_valid(came.head, principal):
@@ -88,7 +87,7 @@ class GrpcVerbatimCache:
             refusal = b"", b"", encode_varying(failure(error).trailers)
             size_bytes = len(came.block) + len(piece) + len(refusal[2])
             kind = size_class(len(frame)), came.block, piece
-            self._hits.keep_refusal(kind, principal, call, for_others(holds, came.waited_s), refusal, size_bytes=size_bytes)
+            self._hits.keep_refusal(kind, principal, call, error, refusal, waited_s=came.waited_s, size_bytes=size_bytes)
 
     def _is_valid(self, head: GrpcHead, principal: Principal) -> bool:
         """Whether the caller's key is still valid, which may have been revoked since the call came."""

@@ -5,7 +5,7 @@ Made by `frontends/kserve/http`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -232,9 +232,9 @@ class HttpInferRequest:
             told = self.with_model(answer) if self._chosen else answer
             self._context.verbatim.keep(self._came, self._json(), self.principal, call, key, told)
 
-    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[float], bool]) -> None:
+    def keep_refusal(self, call: InferCall, error: Overloaded) -> None:
         if self.http.body is self._came.body:  # what a compressed one costs its size does not say
-            self._context.verbatim.keep_refusal(self._came, self.principal, call, error, holds)
+            self._context.verbatim.keep_refusal(self._came, self.principal, call, error)
 
     def mark(self, answer: HttpAnswer, status: CacheStatus) -> HttpAnswer:
         return mark_http(answer, status)

@@ -6,8 +6,6 @@ Asked by `frontends/http/connection` before a request is parsed; filled by `fron
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from control_plane.auth.access import Access
 from control_plane.cache.keys import canonical_json
 from control_plane.core.errors import ControlPlaneError, Overloaded
@@ -15,7 +13,7 @@ from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.caller import reauthenticate
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.inference.caching.verbatim_cache import MessageKey, VerbatimCache, for_others, size_class
+from control_plane.inference.caching.verbatim_cache import MessageKey, VerbatimCache, size_class
 from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
@@ -70,15 +68,13 @@ class HttpVerbatimCache:
                 message = (head, body[:start] + body[end:], end - start)
         self._hits.keep(message, principal, call, key, whole, size_bytes=len(head) + len(body) + len(whole))
 
-    def keep_refusal(
-        self, came: HttpRequest, principal: Principal, call: InferCall, error: Overloaded, holds: Callable[[float], bool]
-    ) -> None:
+    def keep_refusal(self, came: HttpRequest, principal: Principal, call: InferCall, error: Overloaded) -> None:
         """Keep the refusal of a request for those with an equal head, which has the model's name."""
         if came.derived.head and self._hits.takes(principal, 0) and self._is_valid(came, principal):
             head, refusal = Http1Template(came.derived.head, self.fields).key, render_error(error, came.target)
-            whole = refusal.head + refusal.body
-            kind, still_holds = (size_class(len(came.body)), head), for_others(holds, came.waited_s)
-            self._hits.keep_refusal(kind, principal, call, still_holds, whole, size_bytes=len(head) + len(whole))
+            kind, whole = (size_class(len(came.body)), head), refusal.head + refusal.body
+            size_bytes = len(head) + len(whole)
+            self._hits.keep_refusal(kind, principal, call, error, whole, waited_s=came.waited_s, size_bytes=size_bytes)
 
     def _is_valid(self, came: HttpRequest, principal: Principal) -> bool:
         """Whether the caller's key is still valid, which may have been revoked since the request came."""

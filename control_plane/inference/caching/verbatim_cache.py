@@ -21,6 +21,7 @@ from control_plane.admission.tenant_limits import TenantUsage
 from control_plane.cache.domain.eviction import CacheEntry
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.algorithms.bounded_cache import BoundedCache
+from control_plane.core.errors import Overloaded
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall
 from control_plane.core.principal import Principal
 from control_plane.inference.in_flight.running_requests import RunningRequests
@@ -158,14 +159,16 @@ class VerbatimCache(Generic[AnswerT]):
             self._hits.keep(message, hit, size_bytes=size_bytes)
 
     def keep_refusal(
-        self, kind: KindKey, principal: Principal, call: InferCall, holds: Callable[[float], bool], answer: AnswerT, *, size_bytes: int
+        self, kind: KindKey, principal: Principal, call: InferCall, error: Overloaded, answer: AnswerT, *, waited_s: float, size_bytes: int
     ) -> None:
-        """Keep the refusal just given to a message of this kind for a second, unless many are kept; `holds` says whether the model
-        still refuses such a request that has waited for so many seconds. As `keep` otherwise."""
-        if len(self._refused) >= _MAX_REFUSALS:
+        """Keep the refusal just given to a message of this kind, which had waited for `waited_s`, for a second, unless nobody knows
+        whether it holds for another, or many are kept. As `keep` otherwise."""
+        holds = error.holds_for_equals
+        if holds is None or len(self._refused) >= _MAX_REFUSALS:
             return
         account = self._admission.account(principal.tenant)
-        hit = _VerbatimEntry(answer, principal, account, call, self._access.generation, refuses=holds)
+        hit = _VerbatimEntry(answer, principal, account, call, self._access.generation)
+        hit.refuses = lambda others_s: holds(others_s - waited_s)  # who has waited for less has more time left
         self._hits.keep(kind, hit, size_bytes=size_bytes)
         self._refused.setdefault(kind, self._running.now_s() + _REFUSED_FOR_S)
         self._flush_soon()
@@ -216,12 +219,6 @@ class VerbatimCache(Generic[AnswerT]):
             and hit.access_generation == self._access.generation
             and (expires_s is None or self._today_s() < expires_s)
         )
-
-
-def for_others(holds: Callable[[float], bool], waited_s: float) -> Callable[[float], bool]:
-    """Whether the refusal of a message that had waited for `waited_s` holds for one that has waited for so many seconds: who has
-    waited for less has more time left. `holds` is asked by how much less."""
-    return lambda others_s: holds(others_s - waited_s)
 
 
 class VerbatimCaches:

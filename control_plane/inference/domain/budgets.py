@@ -19,7 +19,7 @@ COST_HEADER = "tidegate-cost-budget-units"
 """Request header (HTTP) or metadata (gRPC): compute units that the caller wants an answer to cost at most, if need be by a
 cheaper and less accurate model of the route."""
 _LEAST_UNITS, _MOST_UNITS = 0.001, 1e9
-"""As in a route's own budget (`admin/schema/views.RouteSpec`)."""
+"""Smallest and largest cost budget, in compute units: those that a route may have (`admin/schema/views.RouteSpec`)."""
 _UNITS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,9})?")
 
 

@@ -76,7 +76,7 @@ async def encode(
 
 
 def counts(encoder: Tidegate) -> dict[str, float]:
-    """What the backend has counted, by the gateway's metrics page."""
+    """Counters `tidegate_batching_*` of the text encoder, as the gateway's metrics page has them."""
     with urllib.request.urlopen(encoder.endpoints["metrics"]) as page:
         lines = [line for line in page.read().decode().splitlines() if line.startswith("tidegate_batching_")]
     assert all('{model="encoder",variant="",version="1"}' in line for line in lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from control_plane.core.algorithms.steps import Steps
@@ -40,7 +39,6 @@ class Request(FakeSource):
         self.principal = principal
         self.timeout_s = timeout_s
         self.answered = Outcome.ANSWERED
-        self.kept_refusal: tuple[Overloaded, Callable[[float], bool]] | None = None
         self.error: Exception | None = None
         self.with_model: tuple[str, str] | None = None
         self.timeouts_s: list[float] = []
@@ -57,8 +55,8 @@ class Request(FakeSource):
         yield from ()
         return InferCall(self.name, "", self.id, (Tensor("X", "FP32", (3, 2)),), elements=6, is_open_ended=self.is_open_ended)
 
-    def keep_refusal(self, call: InferCall, error: Overloaded, holds: Callable[[float], bool]) -> None:
-        self.kept_refusal = error, holds
+    def keep_refusal(self, call: InferCall, error: Overloaded) -> None:
+        """It is refused anew each time."""
 
     def readdress(self, model_name: str, model_version: str) -> None:
         self.with_model = (model_name, model_version)

@@ -1,4 +1,4 @@
-"""What is told of the time that a request took."""
+"""Times of a request, as the header `server-timing` of its answer tells them."""
 
 from __future__ import annotations
 

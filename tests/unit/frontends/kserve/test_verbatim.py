@@ -90,15 +90,17 @@ async def test_a_refusal_is_not_for_who_has_more_time_left_as_he_has_waited_for_
         asked_by.append(less_s)
         return less_s > -0.5
 
+    error = Overloaded("busy")
+    error.holds_for_equals = holds
     if frontend == "http":
         request = HttpRequest(b"POST", b"/", [(b"x-api-key", key_text(1).encode())], b"{}", waited_s=3.0)
         request.derived.head = HEAD
-        bench.http.keep_refusal(request, principal, CALL, Overloaded("busy"), holds)
+        bench.http.keep_refusal(request, principal, CALL, error)
         assert bench.http.answer(HEAD, b"{}") is None
         assert asked_by == [-3.0]
     else:
         came = GrpcCall(GrpcHead("/s/m", api_key=key_text(1)), frame, principal, BLOCK, waited_s=3.0)
-        bench.grpc.keep_refusal(came, CALL, Overloaded("busy"), holds)
+        bench.grpc.keep_refusal(came, CALL, error)
         known = bench.grpc.of_connection(max_header_bytes=1000)
         assert [known((BLOCK, frame), waited_s) is not None for waited_s in (4.0, 3.0, 2.0, 0.0)] == [True, True, False, False]
         assert asked_by == [1.0, 0.0, -1.0, -3.0]
