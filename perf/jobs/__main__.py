@@ -25,7 +25,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from perf.jobs.clients import Asked, Batches, ask, ask_at, executed, upload
+from perf.jobs.clients import Asked, Batches, are_open, ask, ask_at, executed, upload
 from perf.jobs.report import (
     ACCEPTING,
     ALONE,
@@ -61,6 +61,9 @@ _AHEAD = 1.5
 """Jobs that are handed in for a window, times those that it can need."""
 _SETTLED_S = 1.0
 _ENDED_TIMEOUT_S = 120.0
+_POLL_S = 0.05
+_STILL_S = 0.2
+"""The gateway is asked for open jobs only when Triton computes nothing for so long: asking costs what is measured."""
 
 
 def main() -> None:
@@ -243,16 +246,18 @@ class _Bench:
         time.sleep(settles_s)
 
     def _await_rest(self) -> float:
-        """Wait until Triton has computed nothing for a moment; return when it was last seen to."""
+        """Wait until no job is open; return when Triton was last seen to compute. Raises RuntimeError: some are for too long."""
         deadline_s = time.monotonic() + _ENDED_TIMEOUT_S
-        count, changed_s = self._executed(), time.monotonic()
-        while time.monotonic() - changed_s < _SETTLED_S / 2:
-            if time.monotonic() > deadline_s:
+        count, changed_s = -1, 0.0
+        while True:
+            computed, now_s = self._executed(), time.monotonic()
+            if computed != count:
+                count, changed_s = computed, now_s
+            elif now_s - changed_s > _STILL_S and not are_open(self._address):
+                return changed_s
+            if now_s > deadline_s:
                 raise RuntimeError("the jobs that were handed in do not come to an end")
-            time.sleep(0.05)
-            if (now := self._executed()) != count:
-                count, changed_s = now, time.monotonic()
-        return changed_s
+            time.sleep(_POLL_S)
 
     def _executed(self) -> int:
         return executed(self._triton, _ENCODER)

@@ -162,13 +162,20 @@ def jobs_in(address: str, state: str) -> set[str]:
     """Ids of all jobs that are in a state."""
     found: set[str] = set()
     before = ""
-    while True:
-        with urllib.request.urlopen(f"http://{address}/v2/jobs?state={state}&limit={_PAGE}{before}", timeout=_TIMEOUT_S) as answer:
-            page = [str(job["id"]) for job in json.load(answer)["jobs"]]
-        if not page:
-            return found
+    while page := _jobs(address, f"state={state}&limit={_PAGE}{before}"):
         found.update(page)
         before = f"&before={page[-1]}"
+    return found
+
+
+def are_open(address: str) -> bool:
+    """Whether a job waits or runs. Asked in this order: what was handed out between two answers is in the second one."""
+    return any(_jobs(address, f"state={state}&limit=1") for state in ("queued", "running"))
+
+
+def _jobs(address: str, query: str) -> list[str]:
+    with urllib.request.urlopen(f"http://{address}/v2/jobs?{query}", timeout=_TIMEOUT_S) as answer:
+        return [str(job["id"]) for job in json.load(answer)["jobs"]]
 
 
 def executed(triton: str, model: str) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perf.jobs.clients import ask_at, jobs_in
+from perf.jobs.clients import are_open, ask_at, jobs_in
 from perf.jobs.report import Run
 from perf.servers.serving import attached
 
@@ -67,7 +67,7 @@ class Spike:
 def _await_end(address: str) -> None:
     """Wait until no job is open. Raises RuntimeError: some are for too long."""
     deadline_s = time.monotonic() + _DRAINED_TIMEOUT_S
-    while jobs_in(address, "queued") or jobs_in(address, "running"):
+    while are_open(address):
         if time.monotonic() > deadline_s:
             raise RuntimeError("the jobs of the spike do not come to an end")
         time.sleep(_POLL_S)
