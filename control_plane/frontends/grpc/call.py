@@ -14,6 +14,7 @@ from control_plane.core.errors import ControlPlaneError, GatewayStopping, Invali
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.read_scheduler import WaitingRequest
+from control_plane.frontends.grpc.arrivals import Arrivals
 from control_plane.frontends.grpc.handler import GrpcHandler, failure
 from control_plane.frontends.grpc.message_stream import MessageConnection, MessageStream
 from control_plane.frontends.grpc.unparsed_answers import LateHead, UnparsedAnswers
@@ -38,6 +39,7 @@ class CallConnection(MessageConnection, Protocol):
     budget: BodyBudget
     max_message_bytes: int
     body_timeout_s: float
+    arrivals: Arrivals
     unparsed: UnparsedAnswers
     uncounted_bytes: int
     """Bytes of messages of which its calls have noted that they are not counted."""
@@ -166,7 +168,7 @@ class Call:
         except ControlPlaneError as exc:
             self.refuse(exc)
             return
-        self._came_s = self._connection.unparsed.came_s
+        self._came_s = self._connection.arrivals.came_s
         if self._came_s is not None and self._refused_as_late(self._came_s):
             return
         if self._handler.max_bytes is not None:
@@ -189,8 +191,8 @@ class Call:
         if error is None:
             return False
         self.refuse(error)
-        if self._stream.whole is not None:
-            self._connection.unparsed.remember(self._stream.whole[0], late_head)
+        if self._stream.block is not None:
+            self._connection.unparsed.remember(self._stream.block, late_head)
         return True
 
     def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
@@ -250,6 +252,8 @@ class Call:
         if self._frame is None:
             raise InvalidRequest("a unary call has one message, got none")
         self._is_whole = True
+        if self._came_s is not None and self._refused_as_late(self._came_s):  # it need not wait for its turn to begin
+            return
         if self._task is not None and len(self._frame) <= UNCOUNTED_BYTES:  # it is whole, and needs no room any more
             self._task.cancel()
             self._task = None

@@ -17,6 +17,7 @@ from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_server import address_of, is_local
 from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES, MOST_BEGUN, ReadScheduler, WaitingRequest
+from control_plane.frontends.grpc.arrivals import Arrivals
 from control_plane.frontends.grpc.call import Call
 from control_plane.frontends.grpc.handler import GrpcApplication, GrpcHandler
 from control_plane.frontends.grpc.limits import GrpcLimits
@@ -81,13 +82,15 @@ class GrpcConnection(asyncio.Protocol):
         self.max_message_bytes = limits.max_message_bytes
         self.body_timeout_s = limits.body_timeout_s
         self.uncounted_bytes = 0
-        self.unparsed = UnparsedAnswers(server.application.verbatim_answers(max_header_bytes=limits.max_header_bytes))
         self._server = server
+        self.arrivals = Arrivals(lambda: self._state.unread_bytes)
+        self.unparsed = UnparsedAnswers(server.application.verbatim_answers(max_header_bytes=limits.max_header_bytes), self.arrivals)
         self._state = Http2Connection(
             server.known_blocks,
             Http2Limits(max_header_bytes=limits.max_header_bytes),
             accept=self._accept,
             answer_verbatim=self.unparsed.answer,
+            refuse_head=self.unparsed.refuse_head,
         )
         self._transport: asyncio.Transport | None = None
         self._peer, self._peer_is_local = "", False
@@ -133,16 +136,18 @@ class GrpcConnection(asyncio.Protocol):
             self._has_read_much = True
             self._server.reads.put_off(self)
             self._pause_as_needed()
-        if self.unparsed.came_s is not None:
-            self.unparsed.ended_backlog()
-        has_backlog = self._read(data)
+        arrivals = self.arrivals
+        if arrivals.are_timed:
+            arrivals.read(len(data), asyncio.get_running_loop().time())
+        self._has_backlog = self._read(data)
         self.flush()
-        if has_backlog:
-            self._has_backlog = True
-            self.unparsed.began_backlog(asyncio.get_running_loop().time())
+        if self._has_backlog:
+            arrivals.began_backlog(asyncio.get_running_loop().time())
             self._pause_as_needed()
             self._server.reads.add(self)
-        elif not self._has_read_much:
+            return
+        arrivals.are_timed = False
+        if not self._has_read_much:
             self._server.reads.kept_up = self
 
     def read_socket(self) -> None:
@@ -159,6 +164,9 @@ class GrpcConnection(asyncio.Protocol):
         if self._unbegun or not self._writable.is_set():  # `has_begun` and `resume_writing` schedule this connection again
             return False
         self._has_backlog = self._read(None, until_s)
+        if not self._has_backlog:
+            self.arrivals.ended_backlog(asyncio.get_running_loop().time())
+            self.unparsed.forget_heads()
         self._flush_soon()
         self._pause_as_needed()
         return self._has_backlog
@@ -189,6 +197,7 @@ class GrpcConnection(asyncio.Protocol):
     def _end_streams(self) -> None:
         """Cancel the calls, most of them in later turns of the loop: a thousand at once would block it for 50 ms."""
         self._server.reads.remove(self)
+        self.unparsed.forget_heads()
         if self._state.end(_ENDED_AT_ONCE):
             self._server.reads.add(self)
 

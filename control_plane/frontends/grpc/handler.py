@@ -28,9 +28,9 @@ class GrpcHandler:
     with."""
     stream: Callable[[GrpcHead, MessageStream, Principal], Awaitable[GrpcAnswer]] | None = None
     """Runs a streaming call; returns the status that ends it."""
-    late: Callable[[Principal, float], ControlPlaneError] | None = None
-    """Notes a call that was not read in time, with the seconds until its deadline, and returns the error for its caller. None:
-    such calls are answered as others, which cost little."""
+    late: Callable[[Principal, float, int], ControlPlaneError] | None = None
+    """Notes calls that were not read in time, with the seconds until their deadline and how many they are, and returns the error for
+    their callers. None: such calls are answered as others, which cost little."""
     max_bytes: int | None = None
     """Largest message of the method; None: as large as any body."""
 

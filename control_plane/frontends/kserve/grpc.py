@@ -230,8 +230,8 @@ class V2Grpc:
         """Refuse a large inference before its message arrives. Raises PermissionDenied, LimitExceeded."""
         self._inference.refuse_by_head(Frontend.GRPC, principal)
 
-    def _late(self, frontend: Frontend, principal: Principal, left_s: float) -> ControlPlaneError:
-        return self._inference.running.late(frontend, principal, left_s)
+    def _late(self, frontend: Frontend, principal: Principal, left_s: float, count: int = 1) -> ControlPlaneError:
+        return self._inference.running.late(frontend, principal, left_s, count)
 
     def _identify(self, head: GrpcHead, peer: str) -> Principal:
         if not self._access.is_on:

@@ -97,6 +97,12 @@ class RequestRecords:
         self._recorder.record(model_name=model, frontend=frontend, outcome=Outcome.REFUSED, duration_s=0.0, count=count)
         self._meter.add_refusals(principal.tenant, model, requests=count)
 
+    def unread(self, frontend: Frontend, principal: Principal, count: int) -> None:
+        """Record `count` requests that were refused unread: nobody knows of which model."""
+        self._recorder.record(model_name=UNKNOWN_MODEL, frontend=frontend, outcome=Outcome.REFUSED, duration_s=0.0, count=count)
+        if frontend is not Frontend.GRPC_STREAM:  # of a stream its requests are metered
+            self._meter.add_refusals(principal.tenant, UNKNOWN_MODEL, requests=count)
+
     def _model_seen_in(self, request: RunningRequest, source: Source) -> str:
         """The model of a request that was refused before it was parsed, as far as its head and bytes show
         it."""

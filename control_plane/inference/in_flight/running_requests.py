@@ -75,16 +75,20 @@ class RunningRequests:
         self.in_flight += 1
         return RunningRequest(self, frontend, principal, self.now_s(), source)
 
-    def late(self, frontend: Frontend, principal: Principal, left_s: float) -> ControlPlaneError:
-        """Record a request that was not read in time, `left_s` before its deadline, and return the error for its caller. What it
-        asked for is not known: it costs next to nothing, so that those behind it are answered in time."""
+    def late(self, frontend: Frontend, principal: Principal, left_s: float, count: int = 1) -> ControlPlaneError:
+        """Record `count` requests that were not read in time, `left_s` before their deadline, and return the error for their callers.
+        What they asked for is not known: they cost next to nothing, so that those behind them are answered in time."""
         error: ControlPlaneError = DeadlineExceeded("the deadline was over before the request was read")
         if left_s > 0.0:
             error = Overloaded("the gateway is too busy to read the request in time; try again later", retry_after_s=_LATE_RETRY_S)
-            self.governance.admission.count_shed(principal.tenant, ShedReason.UNREAD)
-        running = self.begin_stream(principal) if frontend is Frontend.GRPC_STREAM else self.begin(frontend, principal)
-        with suppress(DeadlineExceeded, Overloaded), running:
-            raise error
+            self.governance.admission.count_shed(principal.tenant, ShedReason.UNREAD, count)
+            if count > 1 and not self.meter.has_log:
+                self._records.unread(frontend, principal, count)
+                return error
+        for _ in range(count):
+            running = self.begin_stream(principal) if frontend is Frontend.GRPC_STREAM else self.begin(frontend, principal)
+            with suppress(DeadlineExceeded, Overloaded), running:
+                raise error
         return error
 
     def begin_stream(self, principal: Principal) -> RunningRequest:

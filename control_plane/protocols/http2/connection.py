@@ -23,7 +23,8 @@ class Http2Connection:
     """Protocol engine of one end of an HTTP/2 connection: a receiver, a sender, and the state they share.
 
     A server passes `accept`, which returns the listener for each stream that the peer opens; a client passes
-    None. `answer_verbatim` may answer a call that arrived whole (`WholeCall`) before a stream is created for it.
+    None. `answer_verbatim` may answer a call that arrived whole (`WholeCall`) before a stream is created for it, and
+    `refuse_head` one of which the header block alone has arrived, by a block of trailers.
     """
 
     def __init__(
@@ -33,10 +34,13 @@ class Http2Connection:
         *,
         accept: Callable[[Stream], StreamListener] | None = None,
         answer_verbatim: Callable[[WholeCall], WholeAnswer | None] | None = None,
+        refuse_head: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
         self._state = state = ConnectionState(limits, is_server=accept is not None)
         sender = Http2Sender(state)
-        self._receiver = receiver = Http2Receiver(state, sender, known, accept=accept, answer_verbatim=answer_verbatim)
+        self._receiver = receiver = Http2Receiver(
+            state, sender, known, accept=accept, answer_verbatim=answer_verbatim, refuse_head=refuse_head
+        )
         self.output, self.streams = state.output, state.streams
         # Bound here, which spares every frame or call a call.
         self.receive, self.go_on = receiver.receive, receiver.go_on
@@ -69,6 +73,11 @@ class Http2Connection:
     @property
     def awaits_preface(self) -> bool:
         return self._receiver.awaits_preface
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that came and have not been handled."""
+        return self._receiver.unread_bytes
 
     @property
     def is_leaving(self) -> bool:

@@ -117,6 +117,11 @@ class FrameReader:
         """Whether `split_more` may return more frames."""
         return self._at < len(self._data)
 
+    @property
+    def left_bytes(self) -> int:
+        """Bytes that came of which `split_more` has returned no frame."""
+        return len(self._data) - self._at + len(self._partial)
+
     def feed(self, data: bytes) -> list[Frame]:
         """Add data and return all complete frames.
 

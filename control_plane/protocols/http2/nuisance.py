@@ -52,6 +52,10 @@ class Nuisance:
         if self.age_ticks - born <= 1:
             self.count(RESET)
 
+    def expect_late(self) -> None:
+        """Drain for a frame that comes late since we ended its stream first."""
+        self.level = max(0, self.level - LATE)
+
     def drain_for_frame(self) -> None:
         """Drain for a DATA frame that we sent: in return the peer may send a WINDOW_UPDATE, and a PING to
         measure latency."""

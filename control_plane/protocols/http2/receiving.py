@@ -29,7 +29,7 @@ class Http2Receiver:
     """Reader of one connection's frames, which changes the connection's state and calls the streams'
     listeners."""
 
-    __slots__ = ("_accept", "_answer_verbatim", "_block", "_decoder", "_frames", "_preface", "_sender", "_state")
+    __slots__ = ("_accept", "_answer_verbatim", "_block", "_decoder", "_frames", "_preface", "_refuse_head", "_sender", "_state")
 
     def __init__(
         self,
@@ -39,11 +39,12 @@ class Http2Receiver:
         *,
         accept: Callable[[Stream], StreamListener] | None,
         answer_verbatim: Callable[[WholeCall], WholeAnswer | None] | None,
+        refuse_head: Callable[[bytes], bytes | None] | None,
     ) -> None:
         self._state = state
         self._sender = sender
         self._accept = accept
-        self._answer_verbatim = answer_verbatim
+        self._answer_verbatim, self._refuse_head = answer_verbatim, refuse_head
         self._frames = h2.FrameReader(state.limits.max_frame_bytes, in_runs=True)
         self._decoder = HeaderDecoder(known, max_bytes=state.limits.max_header_bytes)
         self._preface = bytearray() if accept else None
@@ -53,6 +54,10 @@ class Http2Receiver:
     @property
     def awaits_preface(self) -> bool:
         return self._preface is not None
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._frames.left_bytes
 
     def receive(self, data: bytes, most: int = sys.maxsize) -> bool:
         """Add data that arrived and handle at most `most` frames; returns whether `go_on` has more to do.
@@ -92,6 +97,8 @@ class Http2Receiver:
                     self._receive_whole(stream_id, call)
                     at += 1
                     continue
+            if kind == h2.HEADERS and flags == h2.END_HEADERS and self._has_refused(stream_id, bytes(payload)):
+                continue
             handler = _HANDLERS.get(kind)
             if handler is None:
                 self._state.nuisance.count()
@@ -152,7 +159,7 @@ class Http2Receiver:
             self._on_block(first_flags, stream_id, None if block is None else bytes(block))
 
     def _on_block(self, flags: int, stream_id: int, block: bytes | None, *, whole: WholeCall | None = None) -> None:
-        state = self._state
+        state, is_stateless = self._state, self._is_stateless
         # Decoded even for a stream that is refused below: skipping a block would corrupt HPACK's table for
         # later ones.
         fields = self._fields_of(block)
@@ -162,6 +169,7 @@ class Http2Receiver:
             stream = self._opened_by_peer(stream_id)
             if stream is None:
                 return
+            stream.block = block if is_stateless else None
             stream.whole = whole
         elif stream.remote_is_closed:
             raise Http2Error("headers after the end of the stream", Code.STREAM_CLOSED)
@@ -317,18 +325,37 @@ class Http2Receiver:
         flow = state.flow
         # Answered without a stream only where a stream would have changed nothing else: order, windows, HPACK's table, and
         # our own first block, which has an update of the table's size before it.
-        is_new = stream_id > state.last_peer_stream
-        is_in_order = is_new and stream_id % 2 and len(state.streams) < state.limits.max_streams
-        may_be_known = self._decoder.is_stateless and not state.is_leaving and self._sender.has_sent_headers
+        is_stateless = self._is_stateless
         fits = flow.has_window_for_whole and len(data) <= flow.receive_window
-        asks = self._answer_verbatim if is_in_order and fits and may_be_known else None
+        asks = self._answer_verbatim if is_stateless and fits and self._is_next(stream_id) else None
         if asks is not None and (answer := asks(call)) is not None:
             state.last_peer_stream = stream_id
             flow.received(None, len(data))
             self._sender.send_whole(stream_id, answer)
             return
-        self._on_block(h2.END_HEADERS, stream_id, block, whole=call if may_be_known else None)
+        self._on_block(h2.END_HEADERS, stream_id, block, whole=call if is_stateless else None)
         self._on_data(h2.END_STREAM, stream_id, data)
+
+    def _has_refused(self, stream_id: int, block: bytes) -> bool:
+        """Refuse a call of which the head alone has come without creating a stream; False: it has to be parsed."""
+        if self._refuse_head is None or not self._is_stateless or not self._is_next(stream_id):
+            return False
+        trailers = self._refuse_head(block)
+        if trailers is None:
+            return False
+        self._state.last_peer_stream = stream_id
+        self._sender.send_refusal(stream_id, trailers)
+        return True
+
+    @property
+    def _is_stateless(self) -> bool:
+        """Whether header blocks of either end mean the same on any connection, and calls are still accepted."""
+        return self._decoder.is_stateless and not self._state.is_leaving and self._sender.has_sent_headers
+
+    def _is_next(self, stream_id: int) -> bool:
+        """Whether a stream may be opened by this id."""
+        state = self._state
+        return stream_id > state.last_peer_stream and stream_id % 2 == 1 and len(state.streams) < state.limits.max_streams
 
 
 def _require_connection(stream_id: int, what: str) -> None:

@@ -65,6 +65,12 @@ class Http2Sender:
             state.output += (h2.frame_head(h2.DATA, 0, stream_id, len(data)), data)
         state.output += (h2.frame_head(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream_id, len(trailers)), trailers)
 
+    def send_refusal(self, stream_id: int, trailers: bytes) -> None:
+        """Refuse a call for which no stream was created, and of which more may be on its way."""
+        self.send_whole(stream_id, (b"", b"", trailers))
+        self._state.output.append(h2.rst_stream(stream_id, Code.NO_ERROR))  # as where a stream ends early
+        self._state.nuisance.expect_late()
+
     def resume(self, stream: Stream) -> None:
         """Send what of a stream's data has waited for a window, as far as the windows allow."""
         if stream.pending:

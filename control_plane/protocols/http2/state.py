@@ -97,6 +97,7 @@ class ConnectionState:
             self._finish(stream)
         elif self.is_server:
             self.reset(stream, Code.NO_ERROR)  # the client need not send the rest (RFC 9113, 8.1)
+            self.nuisance.expect_late()
 
     def reset(self, stream: Stream, code: Code) -> None:
         """End a stream early with RST_STREAM; its listener is not called any more."""

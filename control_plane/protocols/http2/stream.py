@@ -68,6 +68,7 @@ class Stream:
     """State of one stream of an HTTP/2 connection; users of the connection hold it as an opaque handle."""
 
     __slots__ = (
+        "block",
         "born",
         "has_sent_data",
         "held_bytes",
@@ -97,6 +98,8 @@ class Stream:
         self.pending: deque[tuple[memoryview | bytes, bool]] | tuple[()] = ()
         """Data that waits for the windows, each with whether it ends the stream; `bytes` are a header block. Hardly
         any stream has some, so the queue is made when it is needed."""
+        self.block: bytes | None = None
+        """The header block that opened the stream, if it would mean the same on any connection."""
         self.whole: WholeCall | None = None
         """The whole call, if it arrived at once and would mean the same on any connection; a cache may use it
         as its key."""

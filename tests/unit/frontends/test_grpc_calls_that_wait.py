@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from control_plane.core.errors import Overloaded
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.read_scheduler import WaitingRequest
+from control_plane.frontends.grpc.arrivals import Arrivals
 from control_plane.frontends.grpc.call import Call
 from control_plane.frontends.grpc.handler import GrpcHandler
 from control_plane.frontends.grpc.unparsed_answers import UnparsedAnswers
@@ -33,21 +35,26 @@ class Connection:
     budget: BodyBudget = field(default_factory=lambda: BodyBudget(1 << 20))
     max_message_bytes: int = 1 << 20
     body_timeout_s: float = 10.0
-    unparsed: UnparsedAnswers = field(default_factory=lambda: UnparsedAnswers(lambda call, waited_s: None))
+    arrivals: Arrivals = field(default_factory=lambda: Arrivals(lambda: 0))
     uncounted_bytes: int = 0
     is_leaving: bool = False
     begun: int = 0
+    asked_to_begin: int = 0
     worked_on: list[GrpcCall] = field(default_factory=list)
     answers: list[GrpcAnswer] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.unparsed = UnparsedAnswers(lambda call, waited_s: None, self.arrivals)
+
     def handler_for(self, head: GrpcHead) -> tuple[GrpcHandler, Principal]:
-        return GrpcHandler(unary=self.work), ANONYMOUS
+        return GrpcHandler(unary=self.work, late=lambda principal, left_s, count: Overloaded("busy")), ANONYMOUS
 
     async def work(self, call: GrpcCall) -> GrpcAnswer:
         self.worked_on.append(call)
         return message_answer(b"")
 
     def begin(self, call: WaitingRequest) -> bool:
+        self.asked_to_begin += 1
         return False
 
     def has_begun(self) -> None:
@@ -116,3 +123,19 @@ async def test_one_that_was_cancelled_costs_no_work() -> None:
         await settle()
     assert connection.worked_on == []
     assert connection.begun == 1
+
+
+@pytest.mark.parametrize(("message_after_s", "codes", "asked_to_begin"), [(0.1, [], 1), (1.5, [14], 0)])
+async def test_one_that_is_late_when_its_message_comes_waits_for_no_turn(
+    message_after_s: float, codes: list[int], asked_to_begin: int
+) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        connection = Connection(tasks)
+        connection.arrivals.began_backlog(asyncio.get_running_loop().time())
+        call = Call(connection, Stream(1, send_window=1 << 16, receive_window=1 << 16))
+        call.on_headers((*HEAD, (b"grpc-timeout", b"2S")), ends=False)
+        await asyncio.sleep(message_after_s)
+        call.on_data(MESSAGE, ends=True)
+        assert [each.code for each in connection.answers] == codes
+        assert connection.asked_to_begin == asked_to_begin
+        call.on_reset()

@@ -9,6 +9,7 @@ import pytest
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Overloaded
 from control_plane.core.principal import ANONYMOUS, Principal
+from control_plane.frontends.grpc.arrivals import Arrivals
 from control_plane.frontends.grpc.unparsed_answers import LateHead, UnparsedAnswers
 from control_plane.protocols.http2.headers import HeaderDecoder, KnownBlocks
 from control_plane.protocols.http2.stream import WholeAnswer
@@ -18,12 +19,12 @@ pytestmark = pytest.mark.virtual_time
 
 @dataclass
 class Noted:
-    """Note of the calls that were late: seconds that they had left."""
+    """Note of the calls that were late: seconds that they had left, and how many they were."""
 
-    left_s: list[float] = field(default_factory=list)
+    left_s: list[tuple[float, int]] = field(default_factory=list)
 
-    def __call__(self, principal: Principal, left_s: float) -> ControlPlaneError:
-        self.left_s.append(left_s)
+    def __call__(self, principal: Principal, left_s: float, count: int) -> ControlPlaneError:
+        self.left_s.append((left_s, count))
         return Overloaded("busy") if left_s > 0 else DeadlineExceeded("over")
 
 
@@ -35,6 +36,12 @@ def status(answer: WholeAnswer | None) -> bytes | None:
     return dict(HeaderDecoder(KnownBlocks(), max_bytes=1 << 14).decode(trailers))[b"grpc-status"]
 
 
+def came(at_s: float) -> Arrivals:
+    arrivals = Arrivals(lambda: 0)
+    arrivals.began_backlog(at_s)
+    return arrivals
+
+
 @dataclass
 class Bench:
     """Answers to the calls of a backlog that has come at 0, before a verbatim cache that has nothing."""
@@ -43,8 +50,7 @@ class Bench:
     noted: Noted = field(default_factory=Noted)
 
     def __post_init__(self) -> None:
-        self.calls = UnparsedAnswers(lambda call, waited_s: None)
-        self.calls.began_backlog(asyncio.get_running_loop().time())
+        self.calls = UnparsedAnswers(lambda call, waited_s: None, came(asyncio.get_running_loop().time()))
 
     async def status(self, at_s: float, block: bytes = b"block") -> bytes | None:
         await asyncio.sleep(at_s - self.now_s)
@@ -58,17 +64,35 @@ class Bench:
 async def test_those_of_an_equal_head_are_refused_once_they_are_late_themselves() -> None:
     bench = Bench()
     bench.remember()
-    assert [await bench.status(at_s) for at_s in (0.9, 1.0, 2.5)] == [None, b"14", b"4"]
-    assert bench.noted.left_s == [1.0, -0.5]
+    assert [await bench.status(at_s) for at_s in (0.6, 1.0, 2.5)] == [None, b"14", b"4"]
+    assert bench.noted.left_s == [(1.0, 1), (-0.5, 1)]
     assert await bench.status(2.5, b"other") is None
+
+
+async def test_those_that_could_still_be_asked_elsewhere_are_noted_together() -> None:
+    bench = Bench()
+    bench.remember()
+    assert [await bench.status(at_s) for at_s in (1.0, 1.1, 1.2, 1.3, 2.1)] == [b"14"] * 4 + [b"4"]
+    assert [count for _, count in bench.noted.left_s] == [1, 1]
+    bench.calls.forget_heads()
+    bench.calls.forget_heads()
+    assert [count for left_s, count in bench.noted.left_s if left_s > 0] == [1, 3]
+
+
+async def test_they_are_refused_by_their_head_alone() -> None:
+    bench = Bench()
+    assert bench.calls.refuse_head(b"block") is None
+    bench.remember()
+    assert bench.calls.refuse_head(b"block") is None
+    await asyncio.sleep(1.5)
+    assert status((b"", b"", bench.calls.refuse_head(b"block") or b"")) == b"14"
+    assert bench.calls.refuse_head(b"other") is None
 
 
 async def test_for_one_backlog() -> None:
     bench = Bench()
     bench.remember()
-    bench.calls.ended_backlog()
-    assert await bench.status(1.5) is None
-    bench.calls.began_backlog(asyncio.get_running_loop().time() - 1.5)
+    bench.calls.forget_heads()
     assert await bench.status(1.5) is None
 
 
@@ -81,7 +105,8 @@ async def test_a_few_heads_are_remembered() -> None:
 
 
 async def test_else_the_verbatim_cache_is_asked() -> None:
-    calls = UnparsedAnswers(lambda call, waited_s: (b"", call[1], b"%d" % waited_s))
+    arrivals = Arrivals(lambda: 0)
+    calls = UnparsedAnswers(lambda call, waited_s: (b"", call[1], b"%d" % waited_s), arrivals)
     assert calls.answer((b"block", b"data")) == (b"", b"data", b"0")
-    calls.began_backlog(asyncio.get_running_loop().time() - 3.0)
+    arrivals.began_backlog(asyncio.get_running_loop().time() - 3.0)
     assert calls.answer((b"block", b"data")) == (b"", b"data", b"3")

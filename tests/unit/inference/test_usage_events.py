@@ -15,6 +15,7 @@ from control_plane.core.tensor import Tensor
 from control_plane.metering.domain.usage import UsageEvent
 from control_plane.objects.domain.route import Route
 from control_plane.protocols.http1 import make_answer
+from control_plane.telemetry.shed_reason import ShedReason
 from tests.aio import run_in_virtual_time as run
 from tests.aio import settle
 from tests.unit.inference.governed_bench import NOT_MINE, TEAM, TODAY_S, Bench, Request, ended
@@ -168,6 +169,22 @@ async def test_what_was_not_read_in_time_is_recorded_as_its_kind(
     assert isinstance(bench.service.running.late(frontend, TEAM, left_s), error)
     assert bench.recorder.outcomes == [outcome]
     assert [event.frontend for event in bench.meter.events] == [frontend] * metered
+    assert bench.service.in_flight == 0
+
+
+@pytest.mark.parametrize(("frontend", "metered"), [(Frontend.GRPC, 1), (Frontend.GRPC_STREAM, 0)])
+@pytest.mark.parametrize("has_log", [True, False])
+@pytest.mark.parametrize(("left_s", "outcome", "shed"), [(0.5, Outcome.REFUSED, 3), (0.0, Outcome.DEADLINE_EXCEEDED, 0)])
+async def test_so_are_several_that_are_told_of_at_once(
+    frontend: Frontend, metered: int, has_log: bool, left_s: float, outcome: Outcome, shed: int
+) -> None:
+    bench = Bench()
+    bench.meter.has_log = has_log
+    bench.service.running.late(frontend, TEAM, left_s, 3)
+    assert bench.recorder.outcomes == [outcome] * 3
+    assert [each[:3] for each in bench.meter.added] == [("team", UNKNOWN_MODEL, outcome)] * 3 * metered
+    assert len(bench.meter.events) == 3 * metered * has_log
+    assert bench.service.running.governance.admission.counts["team", ShedReason.UNREAD] == shed
     assert bench.service.in_flight == 0
 
 

@@ -62,7 +62,12 @@ class End:
     calls: list[Listener] = field(default_factory=list)
 
     @staticmethod
-    def server(limits: Http2Limits = LIMITS, *, answer_verbatim: Callable[[WholeCall], WholeAnswer | None] | None = None) -> End:
+    def server(
+        limits: Http2Limits = LIMITS,
+        *,
+        answer_verbatim: Callable[[WholeCall], WholeAnswer | None] | None = None,
+        refuse_head: Callable[[bytes], bytes | None] | None = None,
+    ) -> End:
         """An end that has received the peer's preface and settings, and whose own have been read."""
         end = End(None)  # type: ignore[arg-type]
 
@@ -70,7 +75,7 @@ class End:
             end.calls.append(Listener(stream))
             return end.calls[-1]
 
-        end.connection = Http2Connection(KnownBlocks(), limits, accept=accept, answer_verbatim=answer_verbatim)
+        end.connection = Http2Connection(KnownBlocks(), limits, accept=accept, answer_verbatim=answer_verbatim, refuse_head=refuse_head)
         end.connection.start()
         end.take()
         end.connection.receive(h2.PREFACE)
