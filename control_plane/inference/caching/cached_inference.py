@@ -68,6 +68,8 @@ class _Result(Generic[AnswerT]):
     """The answer encoded for any caller; None where the answer cannot be shared in that form."""
     request_id: str
     """The leader's request id: Triton repeats it in the answer, and in the text of errors too."""
+    is_late: bool = False
+    """Whether the answer came after the leader's deadline, of which models may be told: an error then says so in their words."""
 
 
 Compute = Callable[[Any, AuthorizedRequest, Permit, float], Awaitable[Any]]
@@ -116,8 +118,9 @@ class CachedInference:
         # A loop, not an `if`: while this request waited, another follower may have become the leader of a new
         # flight.
         while self._singleflight.is_under_way(place := self._singleflight.key_for(flight, running)):
-            joined = await self._singleflight.join(place, running, timeout_s=deadline_s - self._now_s())
-            if joined is not None and not self._ended_for_its_caller(request, joined):
+            left_s = deadline_s - self._now_s()
+            joined = await self._singleflight.join(place, running, timeout_s=left_s, is_leaders_own=partial(_ended_for_its_caller, request))
+            if joined is not None:
                 return await self._shared(request, running, joined, compute, deadline_s)
         work = partial(self._fly, request, running, scope, key, compute=compute, deadline_s=deadline_s)
         return await self._lead(request, running, place, work)
@@ -158,12 +161,7 @@ class CachedInference:
         if kept is not None:
             self.cache.record_compute_time(scope, self._now_s() - began_s, cost_units=running.units)
             self.cache.put(scope, key, kept, cost_units=self._cost_units(running))
-        return _Result(answer, kept, request_id)
-
-    def _ended_for_its_caller(self, request: CacheableRequest[AnswerT], result: _Result[Any]) -> bool:
-        """Whether the flight ended by its leader's deadline; over gRPC that is an answer (a status), not an
-        exception."""
-        return result.answer is not None and request.outcome(result.answer) is Outcome.DEADLINE_EXCEEDED
+        return _Result(answer, kept, request_id, is_late=self._now_s() >= deadline_s)
 
     async def _shared(
         self, request: CacheableRequest[AnswerT], running: AuthorizedRequest, result: _Result[Any], compute: Compute, deadline_s: float
@@ -204,3 +202,12 @@ class CachedInference:
         # Nothing is known of the model's cost. One compute unit is 1 ms of computing, so the time at Triton
         # stands in.
         return (self._now_s() - (running.sent_s or self._now_s())) * 1e3
+
+
+def _ended_for_its_caller(request: CacheableRequest[Any], result: _Result[Any]) -> bool:
+    """Whether the flight ended by its leader's deadline; over gRPC, and from models that know it, that is an answer (a status),
+    not an exception."""
+    if result.answer is None:
+        return False
+    ended = request.outcome(result.answer)
+    return ended is Outcome.DEADLINE_EXCEEDED or (result.is_late and ended is not Outcome.ANSWERED)

@@ -77,9 +77,16 @@ class Singleflight(Generic[ResultT]):
         flight.task.add_done_callback(lambda _: running.flight_ended())
         return await self._wait(key, flight)
 
-    async def join(self, key: Hashable, running: AuthorizedRequest, *, timeout_s: float) -> ResultT | None:
-        """Wait for a flight that is under way; None: the leader's own limits or deadline ended it, so try
-        again.
+    async def join(
+        self,
+        key: Hashable,
+        running: AuthorizedRequest,
+        *,
+        timeout_s: float,
+        is_leaders_own: Callable[[ResultT], bool] = lambda _: False,
+    ) -> ResultT | None:
+        """Wait for a flight that is under way; None: the leader's own limits or deadline ended it, by an error or by a result that
+        `is_leaders_own`, so try again.
 
         Raises what the flight raises, and DeadlineExceeded after `timeout_s`; the flight goes on for the
         others.
@@ -87,14 +94,17 @@ class Singleflight(Generic[ResultT]):
         flight = self._under_way[key]
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._wait(key, flight)
+                result = await self._wait(key, flight)
+            if not is_leaders_own(result):
+                return result
         except TimeoutError as exc:
             raise DeadlineExceeded("Deadline Exceeded") from exc
         except _LEADERS_OWN_ERRORS:
-            self._finish(key, flight)  # before the task's callback does: who tries again would find this flight, for ever in one turn
-            return None
+            pass
         finally:
             running.server = flight.leader.server  # for the request log, also after an error
+        self._finish(key, flight)  # before the task's callback does: who tries again would find this flight, for ever in one turn
+        return None
 
     async def _wait(self, key: Hashable, flight: _Flight[ResultT]) -> ResultT:
         flight.waiting += 1

@@ -8,7 +8,7 @@ import pytest
 
 from control_plane.core.errors import DeadlineExceeded
 from control_plane.core.infer_call import Outcome
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from tests.aio import settle
 from tests.fakes.triton.text_model import embedding_of
 from tests.unit.embeddings.embeddings_bench import HIT, JOINED, MISS, Bench, Shared, said, vectors, with_bench
@@ -76,6 +76,23 @@ def test_what_its_first_callers_deadline_does_is_not_done_to_the_others() -> Non
             await first
         assert [said(await each) for each in (second, third)] == [(MISS, 0), (JOINED, 0)]
         assert bench.triton.batches == [[b"warm"], [b"a"]]
+
+    with_bench(test)
+
+
+def test_what_a_model_says_after_its_first_callers_deadline_is_not_said_to_the_others() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.embed(b"warm")
+        expired = [make_answer(503, b'{"error":"Request timeout expired"}')]
+        bench.triton.failure = lambda request: expired.pop() if expired else None
+        bench.upstream.http.calls.hold()
+        first, second = [await bench.start(b"a", timeout_s=timeout_s) for timeout_s in (1.0, 9.0)]
+        await asyncio.sleep(1.0)
+        bench.upstream.http.calls.may_answer.set()
+
+        with pytest.raises(DeadlineExceeded):
+            await first
+        assert said(await second) == (MISS, 0)
 
     with_bench(test)
 

@@ -13,9 +13,10 @@ from control_plane.core.infer_call import CacheStatus, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.scope import EVERYTHING
 from control_plane.objects.domain.tenant import Tenant
+from control_plane.triton.ports import Upstream
 from tests.aio import settle
 from tests.fakes.stores.shared_cache import FakeSharedCache
-from tests.unit.inference.caching.cached_inference_bench import Bench, with_bench
+from tests.unit.inference.caching.cached_inference_bench import Bench, Request, with_bench
 
 
 def test_what_was_computed_once_is_there() -> None:
@@ -181,6 +182,50 @@ def test_a_deadline_that_is_told_as_an_answer_is_not_the_others_lot_either() -> 
         bench.model.tells_deadlines = False
         assert [await task for task in others] == [":answer to x"] * 3
         assert bench.model.calls == ["x", "x"]
+
+    with_bench(test)
+
+
+def test_who_comes_in_the_turn_in_which_a_deadline_is_told_as_an_answer_computes_it_himself() -> None:
+    """The flight is at an end by then, and still known: who tried to join it again and again would do so for ever."""
+
+    class Looking(Request):
+        def outcome(self, answer: str) -> Outcome:
+            self.looks = getattr(self, "looks", 0) + 1
+            assert self.looks < 10, "it joins the same flight again and again"
+            return super().outcome(answer)
+
+    async def test(bench: Bench) -> None:
+        others: list[asyncio.Task[str]] = []
+
+        class First(Request):
+            async def send(self, server: Upstream, *, timeout_s: float) -> str:
+                await super().send(server, timeout_s=timeout_s)
+                others.append(asyncio.get_running_loop().create_task(bench.infer(Looking(bench.model))))
+                return ":late"
+
+        assert await bench.infer(First(bench.model)) == ":late"
+        assert await others[0] == ":answer to x"
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize(("takes_s", "first", "others"), [(1.5, ":error", ":answer to x"), (0.5, ":error", ":error")])
+def test_an_error_that_comes_after_the_deadline_of_the_first_is_its_own(takes_s: float, first: str, others: str) -> None:
+    """A model that was told of the deadline says so itself, and not in the words of a protocol."""
+
+    class Untimed(Request):
+        async def send(self, server: Upstream, *, timeout_s: float) -> str:
+            return await super().send(server, timeout_s=30.0)
+
+    async def test(bench: Bench) -> None:
+        bench.model.takes_s, bench.model.fails_with_an_answer = takes_s, True
+        leader = await bench.start(Untimed(bench.model, timeout_s=1.0))
+        followers = [await bench.start(bench.request(timeout_s=9.0)) for _ in range(3)]
+        assert await leader == first
+        bench.model.fails_with_an_answer = False
+        assert [await task for task in followers] == [others] * 3
+        assert bench.model.calls == ["x"] * len({first, others})
 
     with_bench(test)
 
