@@ -33,7 +33,6 @@ from control_plane.embeddings.text_models import TextModels
 from control_plane.inference.caching.singleflight import Singleflight
 from control_plane.inference.in_flight.running_request import AuthorizedRequest, Source
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.retries.faults import model_fault_of_error
 from control_plane.inference.routes.targets import Arm, Assignee
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.objects.domain.route import Route, timeout_s_of
@@ -196,10 +195,10 @@ class Embeddings:
         try:
             embedded = await self._embed(request, wanted, running, arm.route, deadline_s)
         except ControlPlaneError as exc:
-            if not self._inference.observe_and_may_fall_back(arm, model_fault_of_error(exc), running, deadline_s):
+            if not self._inference.observe_and_may_fall_back(arm, exc, running, deadline_s):
                 raise
         else:
-            self._inference.observe_and_may_fall_back(arm, None, running, deadline_s)
+            self._inference.observe_and_may_fall_back(arm, embedded, running, deadline_s)
             return embedded
         running.begin_anew(arm.stable)
         return await self._embed(request, wanted, running, arm.route, deadline_s)

@@ -37,7 +37,7 @@ from control_plane.inference.model_configuration.sequence_types import SequenceT
 from control_plane.inference.model_configuration.time_left import TimeLeft
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.requests import FrontendRequest, GenerateRequest, InferRequest
-from control_plane.inference.retries.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
+from control_plane.inference.retries.faults import FAULTS, Fault, Resend, is_success, model_fault
 from control_plane.inference.routes.arm_observations import ArmObservations
 from control_plane.inference.routes.budget_dial import AdmissionForecast, BudgetDial
 from control_plane.inference.routes.shadowing import Shadow
@@ -180,14 +180,13 @@ class InferenceService:
         try:
             answer = await self.ask(request, running, arm.route, timeout_s)
         except Exception as exc:
-            if not self.observe_and_may_fall_back(arm, model_fault_of_error(exc), running, deadline_s):
+            if not self.observe_and_may_fall_back(arm, exc, running, deadline_s):
                 raise
         else:
-            if not self.observe_and_may_fall_back(arm, model_fault_in(answer), running, deadline_s):
+            if not self.observe_and_may_fall_back(arm, answer, running, deadline_s):
                 return request.with_model(answer)
         self._fall_back(request, running, arm)
-        answer = await self.ask(request, running, arm.route, deadline_s - self._now_s())
-        return request.with_model(answer)
+        return request.with_model(await self.ask(request, running, arm.route, deadline_s - self._now_s()))
 
     def _fall_back(self, request: FrontendRequest, running: AuthorizedRequest, arm: Arm) -> None:
         """Turn a request that a target has failed to the route's own model."""
@@ -195,13 +194,14 @@ class InferenceService:
         request.choose(replace(arm, call=arm.stable).name)
         running.begin_anew(arm.stable)
 
-    def observe_and_may_fall_back(self, arm: Arm, fault: Fault | None, running: AuthorizedRequest, deadline_s: float) -> bool:
-        """Observe what became of a request, and return whether the route's own model is to answer it after this fault of
-        another, which is then taken from the retry budget."""
-        now_s = self._now_s()
+    def observe_and_may_fall_back(self, arm: Arm, came: object, running: AuthorizedRequest, deadline_s: float) -> bool:
+        """Observe what came of a request, an answer or an error, and return whether the route's own model is to answer it after
+        a fault of another, which is then taken from the retry budget."""
+        now_s, fault = self._now_s(), model_fault(came)
         self.observations.add(arm, running, fault, now_s=now_s)
-        if arm.by_budget is not None and fault in (None, Fault.TIMED_OUT) and not running.is_cache_hit:
-            self.dial.answered(arm.route.name, arm.name, arm.by_budget, took_s=now_s - running.started_s)
+        if arm.by_budget is not None and not running.is_cache_hit and (fault is Fault.TIMED_OUT or is_success(came)):
+            took_s, has_expired = now_s - running.started_s, fault is Fault.TIMED_OUT
+            self.dial.answered(arm.route.name, arm.name, arm.by_budget, took_s=took_s, has_expired=has_expired)
         if fault is None or arm.is_stable or not arm.is_assigned or fault is Fault.TIMED_OUT or running.is_computed_in_part:
             return False
         policy = FAULTS[fault]
@@ -258,10 +258,10 @@ class InferenceService:
         try:
             answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
         except Exception as exc:
-            if not self.observe_and_may_fall_back(arm, model_fault_of_error(exc), running, deadline_s):
+            if not self.observe_and_may_fall_back(arm, exc, running, deadline_s):
                 raise
         else:
-            if not self.observe_and_may_fall_back(arm, model_fault_in(answer), running, deadline_s):
+            if not self.observe_and_may_fall_back(arm, answer, running, deadline_s):
                 return answer
         self._fall_back(request, running, arm)
         left_s = await self._wait_for_slot(running, running.permit, deadline_s - self._now_s())

@@ -37,7 +37,6 @@ from control_plane.frontends.kserve.grpc_streamed_infer import StreamedInfer
 from control_plane.inference.in_flight.running_request import AuthorizedRequest, RunningRequest
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.model_configuration.transaction_policies import TransactionPolicies
-from control_plane.inference.retries.faults import model_fault_in, model_fault_of_error
 from control_plane.inference.routes.targets import Arm
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.grpc import (
@@ -289,13 +288,11 @@ class _StreamCall:
         now_s = asyncio.get_running_loop().time
         try:
             answer = await self._send(asked.message, asked.call, running, deadline_s - now_s())
-            fault = model_fault_in(answer)
         except ControlPlaneError as exc:
-            fault = model_fault_of_error(exc)
-            if arm is None or not inference.observe_and_may_fall_back(arm, fault, running, deadline_s):
+            if arm is None or not inference.observe_and_may_fall_back(arm, exc, running, deadline_s):
                 raise
         else:
-            if arm is None or not inference.observe_and_may_fall_back(arm, fault, running, deadline_s):
+            if arm is None or not inference.observe_and_may_fall_back(arm, answer, running, deadline_s):
                 return answer
         asked.message.readdress(arm.stable.model_name, arm.stable.model_version)
         running.begin_anew(arm.stable)

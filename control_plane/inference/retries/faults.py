@@ -192,6 +192,16 @@ def fault_of_error(error: BaseException) -> Fault:
             return Fault.TIMED_OUT  # cancelled
 
 
+def is_success(came: object) -> bool:
+    """Whether what came of a send, an answer or an error, is a successful answer."""
+    return not isinstance(came, Exception) and fault_in(came) is None
+
+
+def model_fault(came: object) -> Fault | None:
+    """As `model_fault_in` of an answer, and as `model_fault_of_error` of an error."""
+    return model_fault_of_error(came) if isinstance(came, Exception) else model_fault_in(came)
+
+
 def model_fault_in(answer: object) -> Fault | None:
     """The fault that an answer tells of, if it is the server's or the model's; None for a success, and for what its caller
     has done wrong or called off."""

@@ -105,12 +105,16 @@ class BudgetDial:
                 return BudgetChoice(call, tenant, budgets, expected)
         return BudgetChoice(last, tenant, budgets, self._forecast.expected(last))
 
-    def answered(self, route: str, model: str, choice: BudgetChoice, *, took_s: float) -> None:
-        """Note how long an answer took by this choice; `route` and `model` are their names for `totals`."""
+    def answered(self, route: str, model: str, choice: BudgetChoice, *, took_s: float, has_expired: bool = False) -> None:
+        """Note how long an answer took by this choice, or how long was waited for one in vain, if the request `has_expired`;
+        `route` and `model` are their names for `totals`."""
         budgets, expected = choice.budgets, choice.expected
         if budgets.latency_s is not None:
-            self.totals["latency", route, model, "within" if took_s <= budgets.latency_s else "late"] += 1
-            self._record(choice.call, choice.tenant).margin.answered(expected.answer_s, took_s)
+            is_late, margin = took_s > budgets.latency_s, self._record(choice.call, choice.tenant).margin
+            if is_late or not has_expired:  # with less time than its budget nobody knows whether it would have kept to that
+                self.totals["latency", route, model, "late" if is_late else "within"] += 1
+            if not has_expired or took_s > margin.needed_s(expected.answer_s):
+                margin.answered(expected.answer_s, took_s)
         if budgets.cost_units is not None:
             self.totals["cost", route, model, _cost_result(expected.units, budgets.cost_units)] += 1
 

@@ -27,7 +27,6 @@ from control_plane.core.principal import Principal
 from control_plane.core.scope import Scopes, parse_scope
 from control_plane.core.tensor import RawTensor, Tensor
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.inference.retries.faults import Fault
 from control_plane.inference.routes.targets import Arm
 from control_plane.inference.sharded_models import ShardedModels, render_failure
 from control_plane.objects.domain.route import Route, Target
@@ -288,12 +287,13 @@ def test_what_a_refused_part_leaves_behind_says_whether_the_whole_may_be_asked_a
         bench.service.dispatch.repeatable = frozenset(repeatable)  # type: ignore[attr-defined]
         (guests := copy(bench.service)).elsewhere = local = _Local()  # type: ignore[assignment]
         request = _Whole()
-        request.takes_s, request.errors["back"] = 0.1, Overloaded("no room")
+        refusal = Overloaded("no room")
+        request.takes_s, request.errors["back"] = 0.1, refusal
         with pytest.raises(Overloaded):
             await guests.infer(request)
         assert local.running.sent_s is not None
         assert local.running.is_repeatable is (repeatable == {"front", "back"})
-        may_fall_back = bench.service.observe_and_may_fall_back(_ARM, Fault.NOT_SENT, local.running, inf)
+        may_fall_back = bench.service.observe_and_may_fall_back(_ARM, refusal, local.running, inf)
         assert may_fall_back is (repeatable == {"front", "back"})
 
     run_in_virtual_time(test())

@@ -7,12 +7,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 
 from control_plane.inference.routes.budget_dial import Expected
 from control_plane.objects.domain.route import FasterModel, Route, Target
-from control_plane.protocols.grpc import GrpcAnswer
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest
+from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus, status_answer
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.ports import GrpcCall, Slot
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
@@ -105,6 +106,18 @@ async def test_the_accurate_model_stands_in_for_a_faster_one_that_fails() -> Non
         while "canary" not in map(model_in, running.upstream.http.requests):
             answer = await ask(client, float(len(running.upstream.http.requests)), headers=HASTY)
             assert (answer.status, said(answer)) == (200, "stable")
+
+
+async def test_what_its_caller_has_done_wrong_is_no_answer_within_its_budget() -> None:
+    """It fails at once: the model would seem to be fast."""
+    wrong, wrong_too = make_answer(400, b'{"error":"no such input"}'), status_answer(GrpcStatus.INVALID_ARGUMENT, "no such input")
+    async with gateway(FakeUpstream(http=FakeHttp(answer=lambda _: wrong)), governed=governed(ROUTE)) as running:
+        assert (await ask(await running.connect(), 1.0, headers=PATIENT)).status == 400
+        assert not running.inference.dial.totals
+    async with frontend(FakeGrpc(answer=lambda _: wrong_too), governed=governed(ROUTE)) as bench:
+        with pytest.raises(grpc.aio.AioRpcError, match="no such input"):
+            await _budgeted(bench, 1, "60000")
+        assert not bench.inference.dial.totals
 
 
 async def test_sequences_versions_and_chosen_targets_have_no_budget() -> None:

@@ -101,6 +101,22 @@ def test_one_that_answers_late_again_and_again_gets_a_tenth_of_the_requests() ->
     assert 100 < late < 250
 
 
+def test_who_gave_up_before_his_budget_was_over_teaches_nothing() -> None:
+    """Else a caller with short deadlines would make the model seem fast to all of his tenant."""
+    dial = BudgetDial(Known(large=0.1, medium=0.02))
+    for _ in range(100):
+        dial.answered("r", "large", choose(dial, 1.0), took_s=0.01, has_expired=True)
+    assert not dial.totals
+    assert [choose(dial, budget_s).call.model_name for budget_s in (0.1, 0.09)] == ["large", "medium"]
+
+
+def test_what_had_not_come_when_its_budget_was_over_was_late() -> None:
+    dial = BudgetDial(Known(large=0.1, medium=0.02))
+    dial.answered("r", "large", choose(dial, 0.5), took_s=0.6, has_expired=True)
+    assert dial.totals == {("latency", "r", "large", "late"): 1}
+    assert choose(dial, 0.1).call.model_name == "medium"
+
+
 UNITS = {"large": 30.0, "medium": 10.0, "small": 2.0}
 
 
