@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from control_plane.auth.domain.source import Source, source_of_address
 from control_plane.core.errors import ControlPlaneError, GatewayStopping
+from control_plane.frontends.common.accept_failures import AcceptFailures
 from control_plane.frontends.common.breaches import Breaches, HeldBack, ReadingConnection
 from control_plane.frontends.common.connection_limits import Network, PortConnections
 from control_plane.frontends.common.read_scheduler import ReadScheduler
@@ -196,17 +197,18 @@ class ConnectionServer(Generic[ConnectionT]):
         that never finish theirs could hold file descriptors. And it accepts one in a turn: while turns are long, those who
         come anew would wait for seconds behind a thousand others who do.
         """
-        loop, accepted_s = asyncio.get_running_loop(), float("-inf")
+        loop, failures, accepted_s = asyncio.get_running_loop(), AcceptFailures(), float("-inf")
         while True:
             try:
                 self._take_on(*await loop.sock_accept(listening), make, tls, tasks)
                 before_s, accepted_s = accepted_s, loop.time()
+                failures.accepted(accepted_s)
                 with contextlib.suppress(BlockingIOError):
                     # Not by the loop, which takes a turn for each.
                     for _ in range(int(min(_ACCEPTED_AT_ONCE - 1, _ACCEPTED_PER_S * (accepted_s - before_s)))):
                         self._take_on(*listening.accept(), make, tls, tasks)
             except OSError as exc:
-                _log.warning("a connection could not be accepted: %s", exc)
+                failures.failed(exc, loop.time())
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
 
     def _take_on(

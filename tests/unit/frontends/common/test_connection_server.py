@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -252,6 +253,49 @@ async def test_how_many_are_accepted_in_a_turn(per_s: float, in_a_turn: int, mon
     assert len(server._held) == 0
     for each in clients:
         each.close()
+
+
+class Exhausted(socket.socket):
+    """Listener of a process that has no more file descriptors for the next few accepts."""
+
+    failures = 20
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+async def test_accepts_that_fail_again_and_again_are_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("control_plane.frontends.common.connection_server._ACCEPT_PAUSE_S", 0.001)
+    server: ConnectionServer[Connection] = ConnectionServer(Limits())
+    listening = Exhausted(fileno=bind_tcp("127.0.0.1", 0, setting="--http-port").detach())
+    async with asyncio.TaskGroup() as tasks:
+        await server.accept_on(listening, lambda: Accepted(server), None, tasks)
+        with socket.create_connection(listening.getsockname()):
+            while not server._connections:
+                await asyncio.sleep(0.001)
+        await server.drain(60.0)
+    assert listening.failures == 0
+    assert caplog.text.count("Too many open files") == 1
+
+
+async def test_clients_that_reset_their_connections_before_they_are_accepted_cost_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=100))
+    listening = bind_tcp("127.0.0.1", 0, setting="--http-port")
+    listening.listen(100)
+    for _ in range(40):
+        with socket.create_connection(listening.getsockname()) as hasty:
+            hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    async with asyncio.TaskGroup() as tasks:
+        with socket.create_connection(listening.getsockname()) as client:
+            await server.accept_on(listening, lambda: Accepted(server), None, tasks)
+            while [each.transport.get_extra_info("peername") for each in server._connections] != [client.getsockname()]:  # type: ignore[attr-defined]
+                await asyncio.sleep(0)
+            assert len(server._held) == 1
+        await server.drain(60.0)
+    assert not caplog.records
 
 
 class LocalTransport(asyncio.Transport):
