@@ -71,6 +71,7 @@ _NEVER = frozenset(
         b"tidegate-latency-budget-ms",
         b"tidegate-target",
         TIME_LEFT_FIELD,
+        b"tidegate-timing",  # no answer's tensors depend on it: who asks for times is to find what others find in the cache
         b"trailer",
         b"transfer-encoding",
         b"triton-grpc-protocol-tidegate-control",
@@ -99,6 +100,9 @@ _READ_BY_GATEWAYS = frozenset(
 )
 """What else the gateway of another region reads of a request that is sent on to it, its caller's credentials among it."""
 
+_BINARY = b"-bin"
+"""Ending of the names of gRPC's binary metadata, whose values Triton's gRPC decodes from base64: they are no text."""
+
 _MAX_NAME_BYTES = 256
 _BREAKS_A_LINE = re.compile(rb"[\r\n\0]")
 
@@ -117,7 +121,7 @@ class HeaderForwarding:
 
     def passes(self, name: bytes, value: bytes) -> bool:
         """Whether the field is forwarded; `name` is in lower case."""
-        if name in _NEVER:
+        if name in _NEVER or not _is_text(value):
             return False
         if name == BACKGROUND_FIELD:
             return value == BACKGROUND_MARK[1]
@@ -133,9 +137,9 @@ class HeaderForwarding:
     def _matches(self, name: bytes, value: bytes) -> bool:
         pattern = self.pattern
         is_one = pattern is not None and name != BACKGROUND_FIELD and len(name) <= _MAX_NAME_BYTES and pattern.search(name) is not None
-        if not is_one or name in _RESERVED or name.startswith(_RESERVED_PREFIX):
+        if not is_one or name in _RESERVED or name.startswith(_RESERVED_PREFIX) or name.endswith(_BINARY):
             return False
-        return _BREAKS_A_LINE.search(value) is None
+        return _BREAKS_A_LINE.search(value) is None and _is_text(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,17 @@ class GatewayForwarding(HeaderForwarding):
             return True
         # Without `super()`, which finds no class in one that is made anew for its slots.
         return name != BACKGROUND_FIELD and HeaderForwarding.passes(self, name, value)
+
+
+def _is_text(value: bytes) -> bool:
+    """Whether a value is UTF-8: Python models cannot read the parameters of a request with another, and fail with all of its batch."""
+    if value.isascii():
+        return True
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def unlocking(metadata: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -21,6 +21,8 @@ ALL = HeaderForwarding.of(".*")
         pytest.param(b"x-tenants", False, False, True, id="a longer name"),
         pytest.param(b"user-agent", False, False, True, id="what nobody asked for"),
         pytest.param(b"x-" + b"a" * 300, False, False, False, id="a name that is none"),
+        pytest.param(b"x-tenant-bin", False, False, False, id="what is no text once it is decoded"),
+        pytest.param(b"grpc-trace-bin", True, True, True, id="what is no text and no parameter"),
         *(
             pytest.param(name, False, False, False, id=name.decode())
             for name in (
@@ -42,6 +44,7 @@ ALL = HeaderForwarding.of(".*")
                 b"tidegate-latency-budget-ms",
                 b"tidegate-target",
                 b"tidegate-time-left-ms",
+                b"tidegate-timing",
                 b"triton-grpc-protocol-tidegate-control",
                 b"priority",
                 b"timeout",
@@ -62,10 +65,16 @@ def test_what_yields_goes_on_with_the_mark_of_this_process_alone() -> None:
     assert not ALL.passes(name, b"1")
 
 
-@pytest.mark.parametrize("value", [b"a\r\nb: c", b"a\nb", b"a\0"])
-def test_nothing_that_would_be_another_line(value: bytes) -> None:
+@pytest.mark.parametrize("value", [b"a\r\nb: c", b"a\nb", b"a\0", "\xfc".encode("latin-1")])
+def test_nothing_that_would_be_another_line_or_no_text(value: bytes) -> None:
     assert not TENANT.passes(b"x-tenant", value)
     assert TENANT.matched([(b"x-tenant", value)]) == b""
+
+
+def test_text_that_is_not_ascii_goes_on_and_what_is_no_text_does_not_by_any_name() -> None:
+    """Triton makes parameters also of fields that it reads itself, where its pattern matches them."""
+    assert TENANT.passes(b"x-tenant", "M\xfcller".encode())
+    assert not ALL.passes(b"x-request-id", "M\xfcller".encode("latin-1"))
 
 
 def test_what_is_forwarded_by_the_pattern_is_told_for_a_key() -> None:
