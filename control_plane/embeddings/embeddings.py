@@ -280,7 +280,7 @@ class Embeddings:
             self._inference.models.name_of(work.call.model_name), cost_units=running.expected_units, deadline_s=work.deadline_s
         )
         if self._inference.time_left is not None:
-            await self._inference.time_left.tell(permit, work.call.model_name, self._left_s(work.deadline_s))
+            self._inference.time_left.tell(permit, work.call.model_name)
         try:
             return await self._send(work, inputs, permit)
         except (ModelNotFound, UpstreamUnavailable) as exc:

@@ -371,7 +371,7 @@ class InferenceService:
         if not self._try_acquire_slot(running, permit, timeout_s):
             timeout_s = await self._wait_for_slot(running, permit, timeout_s, request)
         if self.time_left is not None:
-            timeout_s = await self.time_left.tell(permit, call.model_name, timeout_s)
+            self.time_left.tell(permit, call.model_name)
         request.slot = permit
         return await self.dispatch.send(request, call, timeout_s=timeout_s, running=running)
 

@@ -129,7 +129,7 @@ class DataPlane:
         self._tracer = None if self._spans is None else Tracer(self._spans, gateway.trace_ratio, time.monotonic)
         self._inference = self._inference_with(governance, dispatch)
         self._inference.running.records_later = True
-        self._inference.time_left = TimeLeft(self._inference.dispatch, fingerprints, is_loaded=self._is_loaded())
+        self._time_left = self._inference.time_left = TimeLeft(self._inference.dispatch, fingerprints, is_loaded=self._is_loaded())
         self._regions = regions
         if regions is not None:
             self._spill_over_to(regions)
@@ -167,9 +167,11 @@ class DataPlane:
             self._jobs.open()
 
     async def run(self) -> None:
-        """Refresh the list of Triton's models, copy requests, measure the loop's lag, and run jobs, until cancelled."""
+        """Refresh the list of Triton's models, ask for configurations, copy requests, measure the loop's lag, and run jobs, until
+        cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._models.run(), name="model-names")
+            tasks.create_task(self._time_left.run(), name="time-left")
             tasks.create_task(self._shadow.run(), name="shadow")
             tasks.create_task(self._lag.run(), name="loop-lag")
             if self._regions is not None:

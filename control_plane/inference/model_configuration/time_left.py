@@ -1,23 +1,29 @@
 """Tells which models are told how much time each request has left, so that they need not compute what nobody waits for.
 
 Only those whose configuration says so: another model may take a parameter that it does not know for one of its own. Called by
-`inference/inference` and `embeddings/embeddings`, once a request has its slot.
+`inference/inference` and `embeddings/embeddings`, once a request has its slot. No request waits for a configuration: one asks for it,
+and those that come until it is known go on untold. Run by `app/data_plane`.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
 from control_plane.admission.permit import Permit
+from control_plane.concurrency.shared_task import outcome
+from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import ControlPlaneError
 from control_plane.inference.dispatch.dispatch import Dispatch
 from control_plane.inference.domain.time_left import wants_time_left
 from control_plane.inference.model_configuration.model_configs import ModelConfigs
 from control_plane.models.fingerprints import Fingerprints
 
-_ASK_TIMEOUT_S = 1.0
-"""Longest wait of a request for what its model's configuration says."""
+_log = logging.getLogger(__name__)
+
+_ASK_TIMEOUT_S = 5.0
+"""Longest wait for a model's configuration."""
 _ASK_AGAIN_S = 2.0
 """Time for which no configuration is asked for after one was not to be had."""
 
@@ -38,19 +44,35 @@ class TimeLeft:
         self._is_loaded = is_loaded
         self._now_s = now_s
         self._ask_from_s = float("-inf")
+        self._tasks = TaskOwner("models are not asked for their configurations")
+        self._asked_of = set[str]()
+        """Models whose configuration is being asked for: once, also where all come at once for a model that was just loaded."""
+
+    async def run(self) -> None:
+        """Ask for the configurations of which nothing is known, until cancelled."""
+        await self._tasks.run()
 
     def may_be_wanted(self, model: str) -> bool:
         """Whether the model is not known to do without."""
         return self._configs.known(model) is not False
 
-    async def tell(self, permit: Permit, model: str, timeout_s: float) -> float:
-        """Have the model told of the request that has this slot, if it wants that; return what is left of `timeout_s`."""
-        wants, began_s = self._configs.known(model), self._now_s()
-        if wants is None and began_s >= self._ask_from_s and self._is_loaded(model):
-            try:
-                wants = await self._configs.get(model, timeout_s=min(timeout_s, _ASK_TIMEOUT_S))
-            except ControlPlaneError:
-                self._ask_from_s = self._now_s() + _ASK_AGAIN_S
-            timeout_s -= self._now_s() - began_s
+    def tell(self, permit: Permit, model: str) -> None:
+        """Have the model told of the request that has this slot, if it is known to want that."""
+        wants = self._configs.known(model)
         permit.tells_time_left = wants is True
-        return timeout_s
+        if wants is None and self._may_ask(model):
+            self._asked_of.add(model)
+            self._tasks.create_task(self._ask(model), name="time-left")
+
+    def _may_ask(self, model: str) -> bool:
+        return self._tasks.is_open and model not in self._asked_of and self._now_s() >= self._ask_from_s and self._is_loaded(model)
+
+    async def _ask(self, model: str) -> None:
+        try:
+            found = await outcome(lambda: self._configs.get(model, timeout_s=_ASK_TIMEOUT_S))
+        finally:
+            self._asked_of.discard(model)
+        if isinstance(found, Exception):
+            self._ask_from_s = self._now_s() + _ASK_AGAIN_S
+            if not isinstance(found, ControlPlaneError):
+                _log.error("the configuration of model %r could not be asked for; this is a defect", model, exc_info=found)

@@ -147,17 +147,22 @@ def test_the_callers_time_bounds_the_call(given_s: float | None, sent_s: float) 
         pytest.param(None, "true", False, 0, id="its caller names no time"),
     ],
 )
-def test_a_request_with_a_deadline_tells_its_time_left_where_its_model_wants_that(
+async def test_a_request_with_a_deadline_tells_its_time_left_where_its_model_is_known_to_want_that(
     given_s: float | None, wants: str, tells: bool, asked: int
 ) -> None:
     bench, requests = Bench(), [Request(timeout_s=given_s) for _ in range(2)]
     bench.upstream.http.answer = lambda request: make_answer(200, b'{"parameters":{"time_left":{"string_value":"%b"}}}' % wants.encode())
-    bench.service.time_left = TimeLeft(bench.service.dispatch, Fingerprints(), is_loaded=lambda name: name == "m", now_s=bench.clock)
+    time_left = TimeLeft(bench.service.dispatch, Fingerprints(), is_loaded=lambda name: name == "m", now_s=bench.clock)
+    bench.service.time_left = time_left
 
-    for request in requests:
-        bench.infer(request)
+    async with asyncio.TaskGroup() as tasks:
+        asks = tasks.create_task(time_left.run())
+        for request in requests:
+            await settle()
+            await bench.service.infer(request)
+        asks.cancel()
 
-    assert [request.slot is not None and request.slot.tells_time_left for request in requests] == [tells] * 2
+    assert [request.slot is not None and request.slot.tells_time_left for request in requests] == [False, tells]
     assert len(bench.upstream.http.requests) == asked
 
 

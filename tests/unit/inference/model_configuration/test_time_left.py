@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import orjson
@@ -14,6 +17,7 @@ from control_plane.inference.model_configuration.time_left import TimeLeft
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.servers import Servers
+from tests.aio import settle
 from tests.fakes import FakeUpstream
 from tests.fakes.governance import governance
 
@@ -26,7 +30,6 @@ class World:
     upstream: FakeUpstream = field(default_factory=FakeUpstream)
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
     now_s: float = 0.0
-    takes_s: float = 0.0
 
     def __post_init__(self) -> None:
         servers = Servers()
@@ -37,7 +40,6 @@ class World:
         self.time_left = TimeLeft(dispatch, self.fingerprints, is_loaded=lambda name: name == "m", now_s=lambda: self.now_s)
 
     def _answer(self, request: HttpRequest) -> HttpAnswer:
-        self.now_s += self.takes_s
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -49,10 +51,24 @@ class World:
     def asked(self) -> int:
         return len(self.upstream.http.requests)
 
-    async def tells(self, model: str = "m", *, timeout_s: float = 5.0) -> tuple[bool, float]:
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[World]:
+        async with asyncio.TaskGroup() as tasks:
+            asks = tasks.create_task(self.time_left.run())
+            await settle()
+            yield self
+            asks.cancel()
+
+    def tells(self, model: str = "m") -> bool:
         permit = governance().admission.admit("") or pytest.fail("not admitted")
-        left_s = await self.time_left.tell(permit, model, timeout_s)
-        return permit.tells_time_left, left_s
+        self.time_left.tell(permit, model)
+        return permit.tells_time_left
+
+    async def told(self, model: str = "m") -> list[bool]:
+        """Whether the model is told of a request, and then of the next."""
+        first = self.tells(model)
+        await settle()
+        return [first, self.tells(model)]
 
 
 @pytest.mark.parametrize(
@@ -65,38 +81,57 @@ class World:
         pytest.param(WANTS, "other", False, 0, id="one-that-asking-would-load"),
     ],
 )
-async def test_who_tells(answer: HttpAnswer | Exception, model: str, expected: bool, asked: int) -> None:
-    world = World(answer)
-
-    assert await world.tells(model) == (expected, 5.0)
-    assert world.asked == asked
+async def test_who_is_told_once_that_is_known(answer: HttpAnswer | Exception, model: str, expected: bool, asked: int) -> None:
+    async with World(answer).running() as world:
+        assert await world.told(model) == [False, expected]
+        assert world.asked == asked
 
 
 async def test_a_configuration_is_asked_for_once_a_load() -> None:
-    world = World(DOES_NOT)
-    assert world.time_left.may_be_wanted("m"), "nothing is known yet"
-    assert [await world.tells(), await world.tells()] == [(False, 5.0)] * 2
-    assert (world.asked, world.time_left.may_be_wanted("m")) == (1, False)
+    async with World(DOES_NOT).running() as world:
+        assert world.time_left.may_be_wanted("m"), "nothing is known yet"
+        assert await world.told() == [False, False]
+        assert (world.asked, world.time_left.may_be_wanted("m")) == (1, False)
 
-    world.answer = WANTS
-    world.load()
+        world.answer = WANTS
+        world.load()
 
-    assert world.time_left.may_be_wanted("m")
-    assert [await world.tells(), await world.tells()] == [(True, 5.0)] * 2
-    assert (world.asked, world.time_left.may_be_wanted("m")) == (2, True)
+        assert world.time_left.may_be_wanted("m")
+        assert await world.told() == [False, True]
+        assert (world.asked, world.time_left.may_be_wanted("m")) == (2, True)
 
 
-async def test_what_asking_took_is_no_longer_left() -> None:
-    world = World(takes_s=0.25)
-
-    assert [await world.tells(), await world.tells()] == [(True, 4.75), (True, 5.0)]
+async def test_of_many_at_once_one_asks_and_none_waits() -> None:
+    async with World().running() as world:
+        world.upstream.http.calls.hold()
+        for _ in range(20):
+            assert await world.told() == [False, False]
+        assert world.asked == 1
+        world.upstream.http.calls.may_answer.set()
+        await settle()
+        assert world.tells()
 
 
 async def test_where_configurations_are_not_to_be_had_not_every_request_asks() -> None:
-    world = World(UpstreamUnavailable("Triton is down"))
-    assert [await world.tells(), await world.tells()] == [(False, 5.0)] * 2
-    assert world.asked == 1
+    async with World(UpstreamUnavailable("Triton is down")).running() as world:
+        assert await world.told() == [False, False]
+        assert world.asked == 1
 
-    world.answer, world.now_s = WANTS, 3.0
+        world.answer, world.now_s = WANTS, 3.0
 
-    assert await world.tells() == (True, 5.0)
+        assert await world.told() == [False, True]
+
+
+async def test_a_defect_ends_no_other_task(caplog: pytest.LogCaptureFixture) -> None:
+    async with World(ZeroDivisionError("oops")).running() as world:
+        assert await world.told() == [False, False]
+    assert "the configuration of model 'm' could not be asked for; this is a defect" in caplog.text
+
+
+async def test_nothing_is_asked_while_the_gateway_starts_or_stops() -> None:
+    world = World()
+    assert world.tells() is False
+    async with world.running():
+        pass
+    assert world.tells() is False
+    assert world.asked == 0
