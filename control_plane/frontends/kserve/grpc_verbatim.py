@@ -87,7 +87,8 @@ class GrpcVerbatimCache:
             refusal = b"", b"", encode_varying(failure(error).trailers)
             size_bytes = len(came.block) + len(piece) + len(refusal[2])
             kind = size_class(len(frame)), came.block, piece
-            self._hits.keep_refusal(kind, principal, call, error, refusal, waited_s=came.waited_s, size_bytes=size_bytes)
+            waited_s = None if came.head.timeout_s is None else came.waited_s
+            self._hits.keep_refusal(kind, principal, call, error, refusal, waited_s=waited_s, size_bytes=size_bytes)
 
     def _is_valid(self, head: GrpcHead, principal: Principal) -> bool:
         """Whether the caller's key is still valid, which may have been revoked since the call came."""

@@ -44,8 +44,9 @@ _MAX_ENTRY_BYTES = _MAX_BYTES // 1024
 """A table of few large answers would drop others often; larger ones take the ordinary path."""
 _REFUSED_FOR_S = 1.0
 """Seconds for which a refusal is kept: the least that callers are told to wait."""
-_MAX_REFUSALS = 1024
-"""Refusals that are kept at a time: whose heads differ each time should not displace cached answers."""
+_MAX_REFUSALS, _MAX_REFUSAL_BYTES = 1024, 3072
+"""Refusals that are kept at a time, and bytes of each together with its head: who sends other heads each time, or large ones, should
+not displace cached answers. All together they take a fifth of the table."""
 _IN_SEQUENCE = b"sequence_id"
 """What a message has in it that may go on with a sequence, for which the model has slots of its own."""
 _FLUSH_EVERY_S = 0.1
@@ -159,16 +160,25 @@ class VerbatimCache(Generic[AnswerT]):
             self._hits.keep(message, hit, size_bytes=size_bytes)
 
     def keep_refusal(
-        self, kind: KindKey, principal: Principal, call: InferCall, error: Overloaded, answer: AnswerT, *, waited_s: float, size_bytes: int
+        self,
+        kind: KindKey,
+        principal: Principal,
+        call: InferCall,
+        error: Overloaded,
+        answer: AnswerT,
+        *,
+        waited_s: float | None,
+        size_bytes: int,
     ) -> None:
-        """Keep the refusal just given to a message of this kind, which had waited for `waited_s`, for a second, unless nobody knows
-        whether it holds for another, or many are kept. As `keep` otherwise."""
+        """Keep the refusal just given to a message of this kind, which had waited for `waited_s` of its time, for a second, unless
+        nobody knows whether it holds for another, or many are kept. None: what such messages wait is not taken off their time. As
+        `keep` otherwise."""
         holds = error.holds_for_equals
-        if holds is None or len(self._refused) >= _MAX_REFUSALS:
+        if holds is None or len(self._refused) >= _MAX_REFUSALS or size_bytes > _MAX_REFUSAL_BYTES:
             return
         account = self._admission.account(principal.tenant)
         hit = _VerbatimEntry(answer, principal, account, call, self._access.generation)
-        hit.refuses = lambda others_s: holds(others_s - waited_s)  # who has waited for less has more time left
+        hit.refuses = lambda others_s: holds(0.0 if waited_s is None else others_s - waited_s)  # who waited for less has more time left
         self._hits.keep(kind, hit, size_bytes=size_bytes)
         self._refused.setdefault(kind, self._running.now_s() + _REFUSED_FOR_S)
         self._flush_soon()

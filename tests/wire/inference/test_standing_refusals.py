@@ -223,6 +223,15 @@ async def test_not_for_what_lies_in_shared_memory() -> None:
         assert (await client.ask(infer_request(b"?" * len(region), headers=HURRIED))).status == UNPARSABLE
 
 
+@pytest.mark.parametrize(("padding", "code"), [(1_000, b"14"), (4_000, b"3")])
+async def test_not_of_large_heads_which_would_displace_cached_answers(padding: int, code: bytes) -> None:
+    message = infer_message()
+    async with busy_over_grpc() as (_, caller):
+        block = encode_fields((*RAW_HEAD, (b"grpc-timeout", b"20m"), (b"x-padding", b"x" * padding)))
+        assert await status(caller, block, message) == b"14"
+        assert await status(caller, block, message[:3] + b"?" * (len(message) - 3)) == code
+
+
 @pytest.mark.parametrize("kept", [0, 1])
 async def test_so_many_are_kept(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("control_plane.inference.caching.verbatim_cache._MAX_REFUSALS", kept)

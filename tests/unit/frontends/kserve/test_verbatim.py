@@ -99,9 +99,20 @@ async def test_a_refusal_is_not_for_who_has_more_time_left_as_he_has_waited_for_
         assert bench.http.answer(HEAD, b"{}") is None
         assert asked_by == [-3.0]
     else:
-        came = GrpcCall(GrpcHead("/s/m", api_key=key_text(1)), frame, principal, BLOCK, waited_s=3.0)
+        came = GrpcCall(GrpcHead("/s/m", timeout_s=9.0, api_key=key_text(1)), frame, principal, BLOCK, waited_s=3.0)
         bench.grpc.keep_refusal(came, CALL, error)
         known = bench.grpc.of_connection(max_header_bytes=1000)
         assert [known((BLOCK, frame), waited_s) is not None for waited_s in (4.0, 3.0, 2.0, 0.0)] == [True, True, False, False]
         assert asked_by == [1.0, 0.0, -1.0, -3.0]
+    bench.service.verbatim.flush_counts()
+
+
+async def test_what_a_call_without_a_deadline_has_waited_is_not_taken_off_the_time_of_its_equals() -> None:
+    bench, frame = Bench(), frame_message(infer_message())
+    principal = bench.access.identify(authorization=None, api_key=key_text(1), peer="", forwarded_for=None)
+    error = Overloaded("busy")
+    error.holds_for_equals = lambda less_s: less_s == 0.0
+    bench.grpc.keep_refusal(GrpcCall(GrpcHead("/s/m", api_key=key_text(1)), frame, principal, BLOCK, waited_s=3.0), CALL, error)
+    known = bench.grpc.of_connection(max_header_bytes=1000)
+    assert [known((BLOCK, frame), waited_s) is not None for waited_s in (4.0, 0.0)] == [True, True]
     bench.service.verbatim.flush_counts()
