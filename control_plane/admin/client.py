@@ -232,12 +232,10 @@ class ModelClient:
         self._sent(lambda: self._client.get("/v2/health/live"))
 
     def metadata(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._ask("v2", "models", self._model)
-        return found
+        return self._ask("v2", "models", self._model)
 
     def config(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._ask("v2", "models", self._model, "config")
-        return found
+        return self._ask("v2", "models", self._model, "config")
 
     def statistics(self, model: str) -> Any:
         return self._ask("v2", "models", model, "stats")
@@ -283,8 +281,11 @@ class ModelClient:
         except httpx.HTTPError as exc:
             raise UpstreamUnavailable(f"no answer from {self._url}: {exc}; is `tidegate serve` running there?") from exc
 
-    def _ask(self, *segments: str) -> Any:
-        return _content(self._url, lambda: self._client.get(_path(segments)))
+    def _ask(self, *segments: str) -> dict[str, Any]:
+        found = _content(self._url, lambda: self._client.get(_path(segments)))
+        if not isinstance(found, dict):
+            raise InvalidRequest(f"{self._url} answers otherwise than a gateway does; is that its data port?")
+        return found
 
 
 def embeddings_in(answer: Any, model: str, texts: int) -> list[list[float]]:
@@ -301,10 +302,13 @@ def embeddings_in(answer: Any, model: str, texts: int) -> list[list[float]]:
 
 
 def _tokens_in(response: Any) -> int | None:
+    if not isinstance(response, dict):
+        raise ValueError("a response is no object")
     if "error" in response:
         raise InvalidRequest(f"{response['error']} (in the stream)")
     found = response.get(TOKENS)
-    return sum(found) if isinstance(found, list) else found
+    counts = found if isinstance(found, list) else [found]
+    return sum(counts) if all(isinstance(each, int) for each in counts) else None
 
 
 def _pause_s(refused: httpx.Response) -> float:
@@ -386,7 +390,7 @@ _NO_SUCH_PATH = "Not Found"
 
 def _refusal(response: httpx.Response) -> ControlPlaneError:
     try:
-        text, kinds = response.json()["error"], _REFUSALS
+        text, kinds = response.json()["error"] + "", _REFUSALS  # TypeError: it is no text
     except (ValueError, KeyError, TypeError):
         text, kinds = response.text, _OF_A_PROXY
     if text == _NO_SUCH_PATH and not response.request.url.path.startswith("/v2/"):

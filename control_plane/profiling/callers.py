@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Lock
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
 from typing import TypeVar
 
 CallerT = TypeVar("CallerT")
@@ -16,24 +16,31 @@ def ask_all(callers: Sequence[CallerT], requests: Iterable[bytes], ask: Callable
 
     A request is made when its turn comes. The first error ends all, once those under way are answered; it is raised.
     """
-    shared, ended = _Shared(iter(requests)), Event()
+    shared, ended, ends = _Shared(iter(requests)), Event(), SimpleQueue[list[AskedT] | BaseException]()
 
-    def loop(caller: CallerT) -> list[AskedT]:
+    def loop(caller: CallerT) -> None:
         found = []
         try:
             while not ended.is_set() and (request := shared.next()) is not None:
                 found.append(ask(caller, request))
-        except BaseException:
+        except BaseException as exc:
             ended.set()
-            raise
-        return found
+            ends.put(exc)
+        else:
+            ends.put(found)
 
-    with ThreadPoolExecutor(len(callers)) as threads:
-        try:
-            loops = [threads.submit(loop, each) for each in callers]
-            return [asked for each in loops for asked in each.result()]
-        finally:
-            ended.set()
+    for each in callers:  # daemons: Ctrl-C waits for no gateway that says nothing
+        Thread(target=loop, args=(each,), daemon=True).start()
+    try:
+        loops = [ends.get() for _ in callers]
+    finally:
+        ended.set()
+    asked = list[AskedT]()
+    for end in loops:
+        if isinstance(end, BaseException):
+            raise end
+        asked += end
+    return asked
 
 
 class _Shared:

@@ -6,11 +6,13 @@ Its messages are those of Triton's own clients. What is timed goes as bytes, so 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from struct import error as StructError  # noqa: N812 - a class, as its name says elsewhere
 from struct import iter_unpack
 from typing import Any
 
 import grpc
 from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 
 from control_plane.core.endpoints import Credentials
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ObjectNotFound, UpstreamUnavailable
@@ -89,6 +91,8 @@ class GrpcModelClient:
                 heard(_tokens_in(service_pb2.ModelStreamInferResponse.FromString(each)))
         except grpc.RpcError as exc:
             raise self._refusal(exc) from exc
+        except (DecodeError, StructError) as exc:
+            raise InvalidRequest(f"{self._url} has answered with what is no response of a model: {exc}") from exc
         finally:
             answers.cancel()
         return {}

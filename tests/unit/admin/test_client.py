@@ -179,13 +179,13 @@ class TestAdminClient:
         client.close()
 
     def test_of_a_stream_each_response_is_heard_with_its_tokens(self, gateway: Gateway) -> None:
-        responses = [{"num_output_tokens": 1}, {"num_output_tokens": [2, 3]}, {"text_output": ""}]
+        responses = [{"num_output_tokens": 1}, {"num_output_tokens": [2, 3]}, {"text_output": ""}, {"num_output_tokens": ["?"]}]
         gateway.body, gateway.server_timing = "".join(f"data: {json.dumps(each)}\n\n" for each in responses), "total;dur=2.5"
         heard = list[int | None]()
         with closing(ModelClient(gateway.url, "m")) as client:
             sent = client.encoded_stream({"inputs": [{"name": "X", "shape": [1], "data": [7]}]})
             assert client.stream(sent, heard.append) == {"total": 2.5}
-        assert heard == [1, 5, None]
+        assert heard == [1, 5, None, None]
         assert gateway.requests == [("POST", "/v2/models/m/generate_stream", {"X": 7})]
 
     @pytest.mark.parametrize(
@@ -194,6 +194,8 @@ class TestAdminClient:
             pytest.param(200, 'data: {"error": "oops"}\n\n', InvalidRequest, r"^oops \(in the stream\)$", id="in the stream"),
             pytest.param(404, '{"error": "why"}', ObjectNotFound, r"^why \(HTTP 404\)$", id="before it"),
             pytest.param(200, "data: <html>\n\n", UpstreamUnavailable, "has broken off", id="somebody else"),
+            pytest.param(200, "data: 5\n\n", UpstreamUnavailable, "has broken off: a response is no object", id="no response"),
+            pytest.param(400, '{"error": {"message": "why"}}', InvalidRequest, r'"why"}} \(HTTP 400\)$', id="in another form"),
         ],
     )
     def test_an_error_of_a_stream_is_told(self, gateway: Gateway, status: int, body: str, raised: type[Exception], said: str) -> None:
@@ -216,6 +218,14 @@ class TestAdminClient:
         gateway.body = "<html>welcome</html>"
         with pytest.raises(UpstreamUnavailable, match=r"no answer from"):
             AdminClient(gateway.url).list_models()
+
+    @pytest.mark.parametrize("body", ["[]", "5", "null"])
+    def test_what_is_no_gateways_data_port_is_told(self, gateway: Gateway, body: str) -> None:
+        gateway.body = body
+        with closing(ModelClient(gateway.url, "m")) as client:
+            for ask in (client.metadata, client.config, lambda: client.statistics("m")):
+                with pytest.raises(InvalidRequest, match="otherwise than a gateway does"):
+                    ask()
 
     def test_a_port_that_is_not_the_admin_apis_is_named(self, gateway: Gateway) -> None:
         gateway.status, gateway.body = 404, json.dumps({"error": "Not Found"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 
 import pytest
@@ -23,6 +24,19 @@ def test_all_callers_ask_at_once() -> None:
         return caller
 
     assert sorted(ask_all("abc", [b""] * 3, ask)) == ["a", "b", "c"]
+
+
+def test_an_interrupt_waits_for_no_gateway_that_says_nothing() -> None:
+    answers = threading.Event()
+
+    def ask(caller: str, request: bytes) -> None:
+        if caller == "b":
+            _thread.interrupt_main()
+        answers.wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        ask_all("ab", [b""] * 2, ask)
+    answers.set()
 
 
 def test_the_first_error_ends_all_and_is_raised() -> None:

@@ -178,6 +178,34 @@ def test_an_error_in_a_stream_is_told(url: str, gateway: Gateway) -> None:
     assert heard == [1]
 
 
+class Somebody(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Server of gRPC that answers every stream with the same bytes."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+
+    def service(self, details: Any) -> Any:
+        return grpc.stream_stream_rpc_method_handler(lambda requests, context: iter([self.answer]))
+
+
+_COUNTED = response(1)
+_COUNTED.infer_response.raw_output_contents[-1] = b"12345"
+
+
+@pytest.mark.parametrize("answer", [b"\xff\xff", _COUNTED.SerializeToString()], ids=["no message", "no numbers"])
+def test_what_is_no_response_is_told(answer: bytes) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((Somebody(answer),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with (
+        closing(GrpcModelClient(f"http://127.0.0.1:{port}", "m", {})) as client,
+        pytest.raises(InvalidRequest, match="no response of a model"),
+    ):
+        client.stream(client.encoded_stream(TEXTS), lambda tokens: None)
+    server.stop(None).wait()
+
+
 def test_nobody_there_says_what_to_check() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
