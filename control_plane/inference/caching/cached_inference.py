@@ -106,21 +106,21 @@ class CachedInference:
         if kept is not None:
             answer = self.restored(request, running, kept, CacheStatus.HIT)
             # Equal bytes later are to ask the model that they are assigned to, and no other request has a trace's.
-            if not running.is_elsewhere and running.trace is None:
+            if not running.is_diverted and running.trace is None:
                 request.keep_verbatim(running.call, key, answer)
             return answer
         deadline_s = self._now_s() + timeout_s
         # The same contents loaded again get another fingerprint object: other contents may have been loaded
         # in between. Callers join no flight of work in the background, which they interrupt or hold up themselves.
-        flight = (key, scope.fingerprint, running.permit.is_in_background)
+        computation = (key, scope.fingerprint, running.permit.is_in_background)
         # A loop, not an `if`: while this request waited, another follower may have become the leader of a new
         # flight.
-        while self._singleflight.is_under_way(place := self._singleflight.key_for(flight, running)):
-            joined = await self._singleflight.join(place, running, timeout_s=deadline_s - self._now_s())
+        while self._singleflight.is_under_way(flight := self._singleflight.key_for(computation, running)):
+            joined = await self._singleflight.join(flight, running, timeout_s=deadline_s - self._now_s())
             if joined is not None and not self._ended_for_its_caller(request, joined):
                 return await self._shared(request, running, joined, compute, deadline_s)
         work = partial(self._fly, request, running, scope, key, compute=compute, deadline_s=deadline_s)
-        return await self._lead(request, running, place, work)
+        return await self._lead(request, running, flight, work)
 
     async def _lead(
         self,

@@ -27,7 +27,7 @@ from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeHttp, FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state
 from tests.fakes.stores.shared_cache import FakeSharedCache
-from tests.fakes.triton.source import FakeSource
+from tests.fakes.triton.unparsed_request import FakeUnparsedRequest
 
 CALLER = Principal("team", "k1", EVERYTHING)
 
@@ -44,7 +44,7 @@ class Model:
         self.prefix = "answer to"
 
 
-class Request(FakeSource):
+class Request(FakeUnparsedRequest):
     """Fake `InferRequest` whose answers are words: an id, and what was computed."""
 
     frontend = Frontend.HTTP

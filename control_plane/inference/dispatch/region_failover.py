@@ -70,8 +70,8 @@ class OtherRegions(Protocol):
         """
 
 
-class Elsewhere:
-    """Spill-over and fail-over of one process's requests to other regions, and its side of theirs."""
+class RegionFailover:
+    """Spill-over and fail-over of this process's requests to other regions, and its service to their requests."""
 
     def __init__(self, regions: OtherRegions, servers: Servers, dispatch: Dispatch, *, now_s: Callable[[], float] = time.monotonic) -> None:
         """`now_s` is the event loop's time."""
@@ -124,25 +124,25 @@ class Elsewhere:
         except ControlPlaneError as exc:
             if running.is_computed_in_part or not leaves_for_error(exc, running):
                 raise
-            elsewhere = await self._leave(request, running, deadline_s, is_model_missing=isinstance(exc, _LACKING))
-            if elsewhere is None:
+            there = await self._leave(request, running, deadline_s, is_model_missing=isinstance(exc, _LACKING))
+            if there is None:
                 raise
-            return elsewhere
+            return there
         fault = fault_in(answer)
         if fault is None or running.is_computed_in_part or not _leaves_for(fault, running):
             return answer
-        elsewhere = await self._leave(request, running, deadline_s, is_model_missing=fault is Fault.MODEL_MISSING)
-        return answer if elsewhere is None else elsewhere
+        there = await self._leave(request, running, deadline_s, is_model_missing=fault is Fault.MODEL_MISSING)
+        return answer if there is None else there
 
     async def _fail_over(
         self, request: InferRequest[AnswerT], running: AuthorizedRequest, deadline_s: float, here: Callable[[float], Awaitable[AnswerT]]
     ) -> AnswerT:
-        """Have a request answered elsewhere that was taken back from servers that say nothing, or from the queue; here after all,
+        """Have a request answered in another region that was taken back from servers that say nothing, or from the queue; here after all,
         if nobody does."""
         answer = await self._leave(request, running, deadline_s)
         if answer is not None:
             return answer
-        running.leave()  # once more: a flight that went on for others, and is joined again, may have ended meanwhile
+        running.leave_region()  # once more: a flight that went on for others, and is joined again, may have ended meanwhile
         return await self._while_silent(request, running, deadline_s, here)
 
     async def _while_silent(
@@ -169,7 +169,7 @@ class Elsewhere:
         """Have another region answer a request, and note which one did; None: none has."""
         if not self._regions.is_any_well:
             return None
-        running.leave()
+        running.leave_region()
         return await self._regions.ask(request, running, left_s=deadline_s - self._now_s(), is_model_missing=is_model_missing)
 
     def _may_leave(self, request: InferRequest[AnswerT], running: AuthorizedRequest) -> bool:

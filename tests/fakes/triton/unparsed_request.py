@@ -4,8 +4,8 @@ from copy import copy
 from typing import Self
 
 
-class FakeSource:
-    """`inference/in_flight/running_request.Source`: what can be seen of a request before it has been read."""
+class FakeUnparsedRequest:
+    """`inference/in_flight/unparsed_request.UnparsedRequest`: what can be seen of a request before it has been read."""
 
     seen_name = "m"
     seen_id = ""

@@ -10,7 +10,7 @@ from typing import Any, cast
 from control_plane.core.errors import Overloaded
 from control_plane.core.infer_call import InferCall
 from control_plane.inference.dispatch.dispatch import Dispatch
-from control_plane.inference.dispatch.elsewhere import Elsewhere
+from control_plane.inference.dispatch.region_failover import RegionFailover
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
 from control_plane.protocols.http1 import HttpAnswer, make_answer
@@ -54,7 +54,7 @@ class Running:
     model_name: str = "m"
     left: int = 0
 
-    def leave(self) -> None:
+    def leave_region(self) -> None:
         self.left += 1
 
 
@@ -113,7 +113,7 @@ class Bench:
     def __init__(self, *, dispatch: OnlyReady | None = None) -> None:
         self.regions, self.servers, self.loop = Regions(), Servers(), asyncio.get_running_loop()
         self.servers.up(FakeUpstream())
-        self.elsewhere = Elsewhere(self.regions, self.servers, cast("Dispatch", dispatch or OnlyReady()), now_s=self.loop.time)
+        self.region_failover = RegionFailover(self.regions, self.servers, cast("Dispatch", dispatch or OnlyReady()), now_s=self.loop.time)
         self.times_s: list[float] = []
         """The time that each attempt here was given."""
 
@@ -135,7 +135,7 @@ class Bench:
             return outcome
 
         asked = cast("InferRequest[HttpAnswer]", request or Request())
-        return await self.elsewhere.answer(asked, cast("AuthorizedRequest", running or Running()), 10.0, work or compute)
+        return await self.region_failover.answer(asked, cast("AuthorizedRequest", running or Running()), 10.0, work or compute)
 
 
 class Slow:

@@ -25,12 +25,12 @@ from control_plane.core.errors import (
     UpstreamUnavailable,
 )
 from control_plane.core.infer_call import InferCall, SendFailure
-from control_plane.inference.dispatch.elsewhere import MAX_BODY_BYTES
+from control_plane.inference.dispatch.region_failover import MAX_BODY_BYTES
 from control_plane.protocols.grpc import status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from tests.aio import settle
 from tests.fakes import FakeUpstream
-from tests.unit.inference.dispatch.elsewhere_bench import OURS, THEIRS, Bench, Fleet, OnlyReady, Permit, Request, Running, Slow
+from tests.unit.inference.dispatch.region_failover_bench import OURS, THEIRS, Bench, Fleet, OnlyReady, Permit, Request, Running, Slow
 
 pytestmark = pytest.mark.virtual_time
 
@@ -144,7 +144,7 @@ async def test_one_of_another_region_is_marked_and_a_jobs_is_not() -> None:
     bench, guest, job = Bench(), Running(), Running(permit=Permit(is_in_background=True))
     for running in (guest, job):
         await bench.answer(OURS, running=running, request=Request({"tidegate-hop": "there"}))
-    assert (guest.permit.is_guest, job.permit.is_guest, bench.elsewhere.guests) == (True, False, 1)
+    assert (guest.permit.is_guest, job.permit.is_guest, bench.region_failover.guests) == (True, False, 1)
 
 
 async def test_for_another_region_a_fleet_loads_nothing() -> None:
@@ -302,9 +302,9 @@ async def test_what_stays_is_known_while_it_is_computed(running: Running, is_any
     found: list[bool] = []
 
     async def work(timeout_s: float) -> HttpAnswer:
-        found.append(bench.elsewhere.may_leave(running))
+        found.append(bench.region_failover.may_leave(running))
         return OURS
 
     await bench.answer(running=running, work=work)
     assert found == [expected]
-    assert not bench.elsewhere.may_leave(running), "it has ended"
+    assert not bench.region_failover.may_leave(running), "it has ended"
