@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from control_plane.admin.client import AdminClient, EmbeddingClient, JobClient, ModelClient
+from control_plane.admin.client import AdminClient
+from control_plane.cli.clients.embeddings import EmbeddingClient
+from control_plane.cli.clients.jobs import JobClient
+from control_plane.cli.clients.model import ModelClient
 from control_plane.core.errors import InvalidRequest, ObjectNotFound, UpstreamUnavailable
 from tests.tls_files import Authority, needs_openssl
 
@@ -316,7 +319,7 @@ def test_a_job_is_handed_in_again_when_the_refusal_says(
         paused.append(seconds)
         gateway.status = 202
 
-    monkeypatch.setattr("control_plane.admin.client.time.sleep", pause)
+    monkeypatch.setattr("control_plane.admin.connection.time.sleep", pause)
     gateway.status, gateway.retry_after, gateway.body = 429, told, '{"id": "job-1"}'
     with closing(JobClient(gateway.url)) as client:
         assert client.submit("m", b"{}", key="k") == {"id": "job-1"}
