@@ -27,7 +27,7 @@ _THAWED_DRAIN_S = 30.0
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
+class WorkerHandle:
     """One life of a worker, as the parent knows it."""
 
     process: WorkerProcess
