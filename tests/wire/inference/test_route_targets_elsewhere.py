@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
-from typing import Any
 
 from tritonclient.grpc import service_pb2
 
 from control_plane.objects.domain.route import Target
-from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
+from control_plane.protocols.grpc import GrpcAnswer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.ports import GrpcCall
 from tests.fakes import FakeGrpc, FakeHttp, FakeHttpStream, FakeUpstream
 from tests.fakes.cache import keeping
 from tests.fakes.triton.text_model import FakeTextModel
 from tests.wire.gateway import Answer, Client, Gateway, gateway
-from tests.wire.grpc_frontend import Bench, frontend, infer_message, message_of
-from tests.wire.inference.route_targets_bench import BOTH, HALF, ask, echo, failing, governed, model_in, said
-
-
-def grpc_echo(call: GrpcCall) -> GrpcAnswer:
-    asked = service_pb2.ModelInferRequest.FromString(message_of(call))
-    return message_answer(service_pb2.ModelInferResponse(model_name=asked.model_name, id=asked.id).SerializeToString())
+from tests.wire.grpc_frontend import frontend, infer_message, message_of
+from tests.wire.inference.route_targets_bench import (
+    BOTH,
+    HALF,
+    ask,
+    content,
+    echo,
+    failing,
+    governed,
+    grpc_echo,
+    model_in,
+    of_stream,
+    said,
+    told,
+)
 
 
 def grpc_failing(call: GrpcCall) -> GrpcAnswer:
     asked = service_pb2.ModelInferRequest.FromString(message_of(call))
     return status_answer(13, "out of order") if asked.model_name == "canary" else grpc_echo(call)
-
-
-def content(number: int) -> bytes:
-    return number.to_bytes(4, "little")
-
-
-async def told(bench: Bench, number: int, **options: Any) -> str:
-    call = bench.call(message=infer_message(model="r", id_="1234", content=content(number)), **options)
-    answer = service_pb2.ModelInferResponse.FromString(await call)
-    trailers = dict(await call.trailing_metadata())
-    assert trailers["tidegate-model"] == answer.model_name
-    return str(answer.model_name)
 
 
 async def test_the_same_over_grpc() -> None:
@@ -57,18 +51,6 @@ async def test_the_stable_model_stands_in_over_grpc() -> None:
     route = replace(HALF, targets=(Target("canary", 500),), is_repeatable=True)
     async with frontend(FakeGrpc(answer=grpc_failing), governed=governed(route)) as bench:
         assert {await told(bench, number) for number in range(150)} == {"stable"}
-
-
-async def of_stream(bench: Bench, messages: list[bytes]) -> list[str]:
-    stream = bench.stream()
-    models = []
-    for message in messages:
-        await stream.write(message)
-        frame = await asyncio.wait_for(stream.read(), 10)
-        answer = service_pb2.ModelStreamInferResponse.FromString(frame)
-        models.append(answer.infer_response.model_name or answer.error_message)
-    await stream.done_writing()
-    return models
 
 
 async def test_one_model_for_a_stream() -> None:

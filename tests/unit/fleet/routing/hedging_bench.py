@@ -20,7 +20,7 @@ from control_plane.triton.ports import CANCEL_AFTER_S, Slot, Upstream
 from tests.fakes import FakeRecorder
 from tests.fakes.governance import FakeCosts, FakeMeter, governance, known_state
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, running
-from tests.unit.inference.test_inference_governed import Request
+from tests.unit.inference.governed_bench import Request
 
 USUAL_S, PAUSE_S = 0.01, 0.2
 

@@ -5,41 +5,25 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded, ModelLoadFailed, Overloaded, UpstreamFailed, UpstreamUnavailable
-from control_plane.core.infer_call import Frontend, Outcome, SendFailure
+from control_plane.core.infer_call import Outcome, SendFailure
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.objects.domain.route import HedgingPolicy
 from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from tests.fakes import FakeHttpStream
 from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, call, model, running
 from tests.unit.fleet.routing.dispatch_bench import Request, idle, send, status
+from tests.unit.fleet.routing.losses_bench import BROKE_OFF, DEAD, NOT_SENT, both_ready, repeatable
 
 pytestmark = pytest.mark.virtual_time
 
 
-async def both_ready(bench: FleetBench) -> None:
-    for name, triton in bench.tritons.items():
-        triton.states["a"] = READY
-        await bench.loads[name].poll_index()
-
-
-NOT_SENT = UpstreamUnavailable("cannot connect", is_not_sent=True)
-BROKE_OFF = UpstreamUnavailable("Triton closed the connection before it answered")
 GRPC_UNSENT = status_answer(14, "cannot connect", loss=SendFailure.NOT_SENT)
 GRPC_BROKE_OFF = status_answer(14, "closed", loss=SendFailure.CONNECTION_LOST)
-
-
-def repeatable(running: bool) -> Any:
-    return SimpleNamespace(
-        is_repeatable=running, rows=1, units=None, expected_units=1.0, priority=0, sent_s=None, sent=lambda server: None,
-        permit=SimpleNamespace(forsake=lambda: None, enter_room=None), frontend=Frontend.HTTP, hedging=HedgingPolicy(),
-    )  # fmt: skip
 
 
 @dataclass
@@ -217,9 +201,6 @@ class TestServersThatHang:
                 bench.state.ejection.failed(claim)
             await bench.reconciler.tick()
             assert not bench.server("s1").is_ejected
-
-
-DEAD = make_answer(500, b'{"error":"Stub process \'a_0_0\' is not healthy."}')
 
 
 class TestDeadProcesses:

@@ -3,83 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded
-from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.inference.retries.retry_budget import RetryKind
-from control_plane.triton.ports import Upstream
-from tests.unit.fleet.fleet_bench import FleetBench, running
-from tests.unit.fleet.routing.dispatch_bench import Request, idle, status
-from tests.unit.fleet.routing.test_resending import OK, ready_everywhere, send
+from tests.unit.fleet.routing.dispatch_bench import idle, status
+from tests.unit.fleet.routing.overdue_watch_bench import InTurn, keep_asking, scene
+from tests.unit.fleet.routing.resending_bench import send
 
 pytestmark = pytest.mark.virtual_time
-
-
-class Wedged:
-    """Servers that compute one request after the other, each for as long as it takes, whoever still waits for it."""
-
-    def __init__(self, bench: FleetBench) -> None:
-        self.bench = bench
-        self.turns = {bench.servers.members[name].pick(): asyncio.Lock() for name in bench.tritons}
-        self.tasks: list[asyncio.Task[None]] = []
-
-    async def compute(self, server: Upstream, takes_s: float) -> None:
-        async def work() -> None:
-            async with self.turns[server]:
-                await asyncio.sleep(takes_s)
-
-        self.tasks.append(asyncio.get_running_loop().create_task(work()))
-        await asyncio.shield(self.tasks[-1])
-
-    async def ask(
-        self, takes_s: float = 0.01, *, timeout_s: float = 30.0, is_repeatable: bool = True, dispatch: FleetDispatcher | None = None
-    ) -> Any:
-        return await send(self.bench, _InTurn(self, takes_s), timeout_s=timeout_s, is_repeatable=is_repeatable, dispatch=dispatch)
-
-
-class _InTurn(Request):
-    def __init__(self, servers: Wedged, takes_s: float) -> None:
-        super().__init__(takes_s=takes_s)
-        self.servers = servers
-
-    async def send(self, server: Upstream, *, timeout_s: float) -> Any:
-        self.sent.append((server, timeout_s))
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.servers.compute(server, self.takes_s)
-        except TimeoutError:
-            raise DeadlineExceeded("Triton did not answer within the request's deadline") from None
-        return OK
-
-
-@asynccontextmanager
-async def scene(servers: int = 2) -> AsyncIterator[tuple[FleetBench, Wedged]]:
-    async with running(FleetBench(servers=servers)) as bench:
-        await ready_everywhere(bench)
-        tritons = Wedged(bench)
-        watch = asyncio.get_running_loop().create_task(bench.dispatch.overdue.run())
-        try:
-            yield bench, tritons
-        finally:
-            for task in (watch, *tritons.tasks):
-                task.cancel()
-            await asyncio.gather(watch, *tritons.tasks, return_exceptions=True)
-
-
-async def keep_asking(
-    tritons: Wedged, until_s: float, told: list[float], *, is_repeatable: bool = True, dispatch: FleetDispatcher | None = None
-) -> None:
-    loop = asyncio.get_running_loop()
-    while loop.time() < until_s:
-        began_s = loop.time()
-        assert status(await tritons.ask(is_repeatable=is_repeatable, dispatch=dispatch)) == 200
-        told.append(loop.time() - began_s)
-        await asyncio.sleep(0.05)
 
 
 async def test_what_waits_behind_one_that_never_ends_is_sent_elsewhere_and_others_keep_away() -> None:
@@ -104,7 +37,7 @@ async def test_a_long_one_that_its_caller_waits_for_is_computed_once_and_those_b
         suspected: list[str] = []
         bench.router.suspect = lambda server, model, since_s: suspected.append(server)
         await asyncio.sleep(0.5)
-        request = _InTurn(tritons, 5.0)
+        request = InTurn(tritons, 5.0)
         assert status(await send(bench, request)) == 200
         assert len(request.sent) == 1
         assert not suspected

@@ -17,25 +17,18 @@ from control_plane.inference.retries.retry_budget import RetryKind
 from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import Upstream
-from tests.unit.fleet.fleet_bench import READY, FleetBench, call, running
+from tests.unit.fleet.fleet_bench import FleetBench, call, running
 from tests.unit.fleet.routing.dispatch_bench import Request, idle, status
-from tests.unit.fleet.routing.test_dispatch_losses import BROKE_OFF, DEAD, both_ready, repeatable
+from tests.unit.fleet.routing.losses_bench import BROKE_OFF, DEAD, both_ready
+from tests.unit.fleet.routing.resending_bench import OK, ready_everywhere, send
 
 pytestmark = pytest.mark.virtual_time
 
-OK = make_answer(200, b"")
 NOT_READY = make_answer(503, b"Request for unknown model: 'a' version 1 is not at ready state")
 QUEUE_FULL = make_answer(503, b"Exceeds maximum queue size")
 STOPPING = make_answer(503, b"Server is stopping, scheduler for model has stopped accepting new inference requests")
 EXPIRED = make_answer(503, b"Request timeout expired")
 RESTRICTED = make_answer(403, b"This API is restricted")
-
-
-async def send(
-    bench: FleetBench, request: Request, *, is_repeatable: bool = True, timeout_s: float = 30.0, dispatch: FleetDispatcher | None = None
-) -> Any:
-    asked = repeatable(is_repeatable)
-    return await (dispatch or bench.dispatch).send(request, call("a"), timeout_s=timeout_s, running=asked)  # type: ignore[arg-type]
 
 
 class TestTheTable:
@@ -113,12 +106,6 @@ class _Lost(Request):
         return OK
 
     stream = send
-
-
-async def ready_everywhere(bench: FleetBench) -> None:
-    for name, triton in bench.tritons.items():
-        triton.states["a"] = READY
-        await bench.loads[name].poll_index()
 
 
 class TestTheBudget:

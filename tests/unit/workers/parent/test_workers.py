@@ -6,9 +6,8 @@ import itertools
 import pytest
 
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupError
-from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.model import ModelOverride
-from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts, UnitsCount
+from control_plane.telemetry.request_counts import RequestCounts, UnitsCount
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages.from_workers import (
     Alive,
@@ -35,13 +34,10 @@ from control_plane.workers.messages.to_workers import (
 from control_plane.workers.parent.workers import Workers
 from tests.aio import hold_up, settle
 from tests.fakes import FakeModels, FakeUpstream, FakeWorkers
+from tests.unit.workers.parent.workers_bench import counted
 from tests.unit.workers.workers_bench import LIMITS, Bench, FakeCharges, opened, running, speaking
 
 pytestmark = pytest.mark.virtual_time
-
-
-def counted(count: int, *, in_flight: int = 0) -> RequestCounts:
-    return RequestCounts((OutcomeCount("a", Frontend.HTTP, Outcome.ANSWERED, count),), (), in_flight)
 
 
 def requests(bench: Bench) -> int:
