@@ -37,7 +37,7 @@ from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
 from control_plane.auth.keys import Keys
 from control_plane.cache.purges import Purges
-from control_plane.core.cpus import format_cpus, is_range
+from control_plane.core.text.cpus import format_cpus, is_range
 from control_plane.core.errors import StartupError, StoreUnavailable
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.http.limits import HttpLimits

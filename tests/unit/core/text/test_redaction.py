@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.core.redaction import without_secrets, without_user
+from control_plane.core.text.redaction import without_secrets, without_user
 
 
 @pytest.mark.parametrize("text", ["http://h:1,http://h:11", "me@work", "//" * 100_000])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.core.cpus import cpus_of_worker, format_cpus, is_range, parse_cpus
+from control_plane.core.text.cpus import cpus_of_worker, format_cpus, is_range, parse_cpus
 
 
 @pytest.mark.parametrize(

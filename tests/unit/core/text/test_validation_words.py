@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from control_plane.core.validation_words import words_of
+from control_plane.core.text.validation_words import words_of
 
 
 class Inner(BaseModel):

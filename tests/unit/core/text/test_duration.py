@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.core.duration import parse_duration_s
 from control_plane.core.errors import InvalidRequest
+from control_plane.core.text.duration import parse_duration_s
 
 
 @pytest.mark.parametrize(
