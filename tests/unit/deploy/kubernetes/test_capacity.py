@@ -14,7 +14,7 @@ from control_plane.fleet.domain.endpoint_slices import BUDGET_LABEL
 from control_plane.settings import FleetSettings
 from perf.servers.processes import program
 from tests.dashboards import rule_groups
-from tests.unit.deploy.network import table
+from tests.unit.deploy.kubernetes.network import table
 from tests.unit.deploy.rendered import Case, containers, env, named, pod_spec, quantity, render
 
 OBJECTS = render(Case("gpu", ("monitoring", "keda", "model-images", "gpu-fallback")))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.deploy.network import table
+from tests.unit.deploy.kubernetes.network import table
 from tests.unit.deploy.rendered import CASES, Case, of_kind, render, workloads
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -12,7 +12,7 @@ from control_plane.events.domain.stream import Stream
 from control_plane.settings import load_settings
 from deploy.manifests import secrets_of
 from deploy.secrets import make_secrets
-from tests.unit.deploy.network import table
+from tests.unit.deploy.kubernetes.network import table
 from tests.unit.deploy.rendered import KUBERNETES, Case, containers, env, named, pod_spec, render, render_folder
 from tests.unit.deploy.schemas import VERSIONS, faults
 

@@ -19,7 +19,7 @@ from control_plane.fleet.simulation import capacity
 from control_plane.fleet.simulation.capacity import autoscaled_servers
 from control_plane.fleet.simulation.workload import ModelCost, Request, Workload
 from control_plane.models.domain.description import ModelSpec
-from tests.unit.deploy.autoscaler import PERIOD_S, Autoscaler, rate
+from tests.unit.deploy.kubernetes.autoscaler import PERIOD_S, Autoscaler, rate
 from tests.unit.deploy.rendered import Case, named, of_kind, render
 
 KEDA = named(render(Case("gpu", ("monitoring", "keda"))), "ScaledObject", "triton")["spec"]
