@@ -13,7 +13,7 @@ from perf.servers.processes import PROJECT
 _PROGRAM = """
 import sys
 from pathlib import Path
-from perf.chaos import small_disk
+from perf.chaos.sites import small_disk
 
 try:
     with small_disk.mounted(Path(sys.argv[1]), 1 << 20) as folder:

@@ -20,9 +20,10 @@ from control_plane.core.errors import ControlPlaneError
 from control_plane.core.scope import parse_scope
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects
-from perf.chaos import models, small_disk
-from perf.chaos.durable_redis import Redis
-from perf.chaos.gateways import Gateway, Node
+from perf.chaos import models
+from perf.chaos.sites import small_disk
+from perf.chaos.sites.durable_redis import Redis
+from perf.chaos.sites.gateways import Gateway, Node
 from perf.chaos.way import Way
 from perf.servers import serving
 

@@ -7,10 +7,11 @@ import signal
 import time
 from pathlib import Path
 
-from perf.chaos import models, small_disk
+from perf.chaos import models
 from perf.chaos.callers import Asked
-from perf.chaos.durable_redis import Redis
 from perf.chaos.scene import Scene
+from perf.chaos.sites import small_disk
+from perf.chaos.sites.durable_redis import Redis
 
 _OUTAGE_S = 6.0
 _FULL_S = 6.0

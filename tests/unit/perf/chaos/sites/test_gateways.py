@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.chaos.gateways import Gateway
+from perf.chaos.sites.gateways import Gateway
 from perf.servers.processes import tree
 from tests.e2e.tidegate import living, wait_for
 

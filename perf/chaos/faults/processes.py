@@ -11,10 +11,10 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from perf.chaos import models
 from perf.chaos.answers import REPEATABLE
 from perf.chaos.callers import Asked
-from perf.chaos.flood import flood_for
-from perf.chaos.gateways import Gateway
+from perf.chaos.faults.flood import flood_for
 from perf.chaos.scene import NotCarriedOut, Scene
-from perf.chaos.sites import LOAD_TIMEOUT_S, LOUD
+from perf.chaos.sites.gateways import Gateway
+from perf.chaos.sites.sites import LOAD_TIMEOUT_S, LOUD
 from perf.servers.yielding import yielding
 
 _FROZEN_S = 5.0
