@@ -28,7 +28,7 @@ _THAWED_DRAIN_S = 30.0
 
 @dataclass(slots=True, eq=False)
 class WorkerHandle:
-    """One life of a worker, as the parent knows it."""
+    """Handle of one life of a worker: its process, and what it has told the parent."""
 
     process: WorkerProcess
     counts: RequestCounts = field(default_factory=RequestCounts)

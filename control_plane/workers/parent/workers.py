@@ -24,7 +24,7 @@ from control_plane.inference.domain.observation import Observation
 from control_plane.models.ports import ModelAdministration
 from control_plane.telemetry.request_counts import RequestCounts, total
 from control_plane.triton.compute_time import OpenCharge
-from control_plane.workers.messages import FromWorker
+from control_plane.workers.messages import FromWorker, ToWorker
 from control_plane.workers.messages.between_workers import FindingShared, HangSuspected, LoadReported
 from control_plane.workers.messages.from_workers import (
     Alive,
@@ -287,20 +287,8 @@ class Workers:
         worker = WorkerHandle(process)
         self._live.add(number, worker)
         try:
-            for message in self.upstream.snapshot() if self._fleet is None else self._fleet.snapshot():
+            for message in self._snapshot():
                 process.send(message)
-            for finding in self.findings.snapshot():
-                process.send(finding)
-            # The worker listens when it has acknowledged them (`_let_listen`).
-            for told in self.fingerprints.snapshot():
-                process.send(told)
-            if self._watch.is_watched:
-                process.send(self._watch)
-            if self._collect.tenants:
-                process.send(self._collect)
-            if self._is_stopping:
-                # It was being started when the others were told.
-                process.send(Drain(0))
             pending = PendingChanges(models, self._fleet)
             async with asyncio.TaskGroup() as pending.tasks:
                 watch = pending.tasks.create_task(
@@ -322,6 +310,20 @@ class Workers:
                 self._tenants.left(process.send)
             self._retired = total([self._retired, worker.counts.retired()])  # totals must not drop when a worker ends
             self._live.remove(number)
+
+    def _snapshot(self) -> Iterator[ToWorker]:
+        """Yield what a worker has to know that starts now."""
+        yield from self.upstream.snapshot() if self._fleet is None else self._fleet.snapshot()
+        yield from self.findings.snapshot()
+        # The worker listens when it has acknowledged them (`_let_listen`).
+        yield from self.fingerprints.snapshot()
+        if self._watch.is_watched:
+            yield self._watch
+        if self._collect.tenants:
+            yield self._collect
+        if self._is_stopping:
+            # It was being started when the others were told.
+            yield Drain(0)
 
     async def _listen_to(self, number: int, worker: WorkerHandle, pending: PendingChanges) -> None:
         """Handle a worker's messages until its link closes or it hangs: a healthy worker sends its counts
