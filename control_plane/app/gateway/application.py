@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -25,11 +25,13 @@ from control_plane.app.data_plane.data_plane import DataPlane, DataSockets
 from control_plane.app.data_plane.limits import connection_caps, http_limits
 from control_plane.app.data_plane.regions import make_regions
 from control_plane.app.data_plane.request_services import RequestServices, open_request_services
+from control_plane.app.gateway.admin_stores import opened_audit_log, opened_idempotency_records
 from control_plane.app.gateway.events import EventServices, open_event_services
 from control_plane.app.gateway.metrics import Counted, make_metrics_page
 from control_plane.app.gateway.rollouts import RolloutServices
+from control_plane.app.gateway.start_checks import refuse_exposure, require_usable_cpus
 from control_plane.app.stopping import StopSignals, stop_serving
-from control_plane.app.stores import open_audit_log, open_idempotency_records, wait_for_state_store
+from control_plane.app.stores import wait_for_state_store
 from control_plane.app.upstreams.servers import Tritons
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.ports import AuditLog
@@ -37,14 +39,13 @@ from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
 from control_plane.auth.keys import Keys
 from control_plane.cache.purges import Purges
-from control_plane.core.text.cpus import format_cpus, is_range
-from control_plane.core.errors import StartupError, StoreUnavailable
+from control_plane.core.errors import StartupError
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
-from control_plane.host.cpu_affinity import pin_worker, require_cpus
+from control_plane.host.cpu_affinity import pin_worker
 from control_plane.host.memory.garbage import garbage_collector_paused
-from control_plane.host.network.exposure import allowed_hosts, refusal
+from control_plane.host.network.exposure import allowed_hosts
 from control_plane.host.network.listening import allow_restart, share_port
 from control_plane.host.network.service_sockets import ServiceSockets
 from control_plane.host.network.tls import HTTP, make_admin_tls, make_tls, on_hangup
@@ -88,8 +89,8 @@ class App:
         """Wire everything that needs no I/O and bind every port. Raises StartupError."""
         # The ports come before everything slow: a port that is taken is reported at once, not after Triton's
         # start.
-        _refuse_exposure(settings)
-        _require_cpus(settings)
+        refuse_exposure(settings)
+        require_usable_cpus(settings)
         settings = self._settings = with_profile(settings)
         self._tls = make_tls(settings.tls)
         self._admin_tls = make_admin_tls(settings.tls)
@@ -161,8 +162,8 @@ class App:
             # Triton's group is the outer one, so that it ends while the stores are closed: either may take seconds.
             async with (
                 asyncio.TaskGroup() as tritons,
-                _open_audit(self._settings) as audit,
-                _open_records(self._settings) as records,
+                opened_audit_log(self._settings) as audit,
+                opened_idempotency_records(self._settings) as records,
                 opened as services,
                 open_event_services(self._settings, services, audit) as events,
                 asyncio.TaskGroup() as tasks,
@@ -345,52 +346,5 @@ class App:
         return Workers(count=self._settings.process.workers, launcher=launcher)
 
 
-@asynccontextmanager
-async def _open_audit(settings: Settings) -> AsyncIterator[AuditLog]:
-    """Open the audit log. Raises StartupError: nothing could be changed without it."""
-    try:
-        state = settings.state
-        log = await open_audit_log(state.state_url, settings.process.state_dir, keep=state.audit_keep_entries)
-    except StoreUnavailable as exc:
-        raise StartupError(f"the audit log cannot be reached, so nothing could be changed: {exc}") from exc
-    try:
-        yield log
-    finally:
-        await log.close()
-
-
-@asynccontextmanager
-async def _open_records(settings: Settings) -> AsyncIterator[IdempotencyRecords]:
-    """Open the records of requests with idempotency keys. Raises StartupError."""
-    records = await open_idempotency_records(settings.state.state_url, settings.process.state_dir)
-    try:
-        yield records
-    finally:
-        await records.close()
-
-
 def _listening_on(unix_socket: UnixSocket | None) -> socket.socket | None:
     return unix_socket.listening if unix_socket is not None else None
-
-
-def _refuse_exposure(settings: Settings) -> None:
-    callers_show_keys = settings.authentication.authentication
-    clients_show_certificates = settings.tls.tls_client_ca is not None
-    for host, setting, is_authenticated in (
-        (settings.gateway.host, "--host", callers_show_keys or clients_show_certificates),
-        (settings.admin.admin_host, "--admin-host", callers_show_keys),
-    ):
-        reason = refusal(host, setting=setting, authentication_is_configured=is_authenticated)
-        if reason is not None:
-            raise StartupError(reason)
-
-
-def _require_cpus(settings: Settings) -> None:
-    process, triton = settings.process, settings.triton
-    require_cpus(process.gateway_cpus, setting="--gateway-cpus", at_least=process.workers)
-    for setting, cpus in (("--triton-cpus", triton.triton_cpus), ("--model-cpus", triton.model_cpus)):
-        require_cpus(cpus, setting=setting)
-        if cpus and settings.is_attached:
-            raise StartupError(f"{setting} is for the embedded Triton; an attached Triton is pinned by whoever starts it")
-    if not is_range(triton.model_cpus):
-        raise StartupError(f"--model-cpus {format_cpus(triton.model_cpus)}: Triton takes a range only, such as 3-7")
