@@ -79,11 +79,11 @@ class Rollouts:
         *,
         shared: SharedEvidence | None = None,
         copies: Copies | None = None,
-        leads: Callable[[], int | None] = lambda: 0,
+        fencing_token: Callable[[], int | None] = lambda: 0,
         now_s: Callable[[], float] = time.time,
         wait_s: float = _WAIT_S,
     ) -> None:
-        """A change by an administrator waits up to `wait_s` until it shows in this process. `leads` returns the fencing token of
+        """A change by an administrator waits up to `wait_s` until it shows in this process. `fencing_token` returns the token of
         this process's lease, None while it is not the leader; 0 where no other process can be. `shared` is None there, too,
         and `copies` where each server has all models.
         `now_s` is seconds since 1970."""
@@ -92,7 +92,7 @@ class Rollouts:
         self._contracts = contracts
         self._shared = shared
         self._copies = copies
-        self._leads = leads
+        self._fencing_token = fencing_token
         self.now_s = now_s
         self._wait_s = wait_s
         self._evidence: dict[str, tuple[Evidence, int]] = {}
@@ -307,7 +307,7 @@ class Rollouts:
             # Before the store is asked, which may be away, or slow.
             self._known.give_up(rollout.id)
             self.on_given_up(rollout.id)
-        token = self._leads()
+        token = self._fencing_token()
         if token is None and not is_back:
             return
         if following is None:

@@ -54,7 +54,12 @@ class RolloutServices:
         copies = None if tritons.fleet is None else KeptReplicas(tritons.fleet.state)
         self._load_timeout_s = settings.triton.load_timeout_s
         self.rollouts = Rollouts(
-            Objects(services.state), services.known, ContractReader(self._reading), shared=self._shared, copies=copies, leads=self._token
+            Objects(services.state),
+            services.known,
+            ContractReader(self._reading),
+            shared=self._shared,
+            copies=copies,
+            fencing_token=self._token,
         )
         self.rollouts.sources.append(observed)
         self.rollouts.on_given_up = give_up
