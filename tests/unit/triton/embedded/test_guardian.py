@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.triton.embedded import guardian
-from tests.unit.triton.embedded.guardian_bench import SOON_S, wait_for
+from tests.unit.triton.embedded.waiting import SOON_S, wait_for
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 SHARED_MEMORY = Path("/dev/shm")

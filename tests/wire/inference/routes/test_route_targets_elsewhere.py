@@ -16,7 +16,7 @@ from tests.fakes.cache import keeping
 from tests.fakes.triton.text_model import FakeTextModel
 from tests.wire.gateway import Answer, Client, Gateway, gateway
 from tests.wire.grpc_frontend import frontend, infer_message, message_of
-from tests.wire.inference.route_targets_bench import (
+from tests.wire.inference.routes.route_targets_bench import (
     BOTH,
     HALF,
     ask,

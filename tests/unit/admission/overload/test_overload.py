@@ -14,7 +14,7 @@ import pytest
 from control_plane.admission.concurrency_limiter import SlotLimits
 from control_plane.objects.domain.tenant import Tenant
 from tests.aio import run_in_virtual_time
-from tests.unit.admission.overload_bench import (
+from tests.unit.admission.overload.overload_bench import (
     BATCH,
     DEADLINE_S,
     LIMITED,

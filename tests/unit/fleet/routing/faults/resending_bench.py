@@ -8,7 +8,7 @@ from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.protocols.http1 import make_answer
 from tests.unit.fleet.fleet_bench import READY, FleetBench, call
 from tests.unit.fleet.routing.dispatch_bench import Request
-from tests.unit.fleet.routing.losses_bench import repeatable
+from tests.unit.fleet.routing.faults.losses_bench import repeatable
 
 OK = make_answer(200, b"")
 

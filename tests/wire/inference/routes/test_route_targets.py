@@ -18,7 +18,7 @@ from tests.fakes import FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.wire.gateway import gateway, infer_request
-from tests.wire.inference.route_targets_bench import BOTH, HALF, STUCK, ask, body, echo, failing, governed, model_in, said
+from tests.wire.inference.routes.route_targets_bench import BOTH, HALF, STUCK, ask, body, echo, failing, governed, model_in, said
 
 
 async def test_equal_requests_go_to_equal_models_and_answers_say_which() -> None:

@@ -18,8 +18,8 @@ from control_plane.triton.copy_silence import HUNG
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, model, running
 from tests.unit.fleet.routing.dispatch_bench import Request, idle, status
-from tests.unit.fleet.routing.losses_bench import DEAD
-from tests.unit.fleet.routing.resending_bench import OK, ready_everywhere, send
+from tests.unit.fleet.routing.faults.losses_bench import DEAD
+from tests.unit.fleet.routing.faults.resending_bench import OK, ready_everywhere, send
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,8 +9,8 @@ import pytest
 from control_plane.core.errors import DeadlineExceeded
 from control_plane.inference.retries.retry_budget import RetryKind
 from tests.unit.fleet.routing.dispatch_bench import idle, status
-from tests.unit.fleet.routing.overdue_watch_bench import InTurn, keep_asking, scene
-from tests.unit.fleet.routing.resending_bench import send
+from tests.unit.fleet.routing.faults.overdue_watch_bench import InTurn, keep_asking, scene
+from tests.unit.fleet.routing.faults.resending_bench import send
 
 pytestmark = pytest.mark.virtual_time
 

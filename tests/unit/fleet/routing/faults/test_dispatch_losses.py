@@ -17,7 +17,7 @@ from control_plane.protocols.http1 import HttpAnswer, make_answer
 from tests.fakes import FakeHttpStream
 from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, call, model, running
 from tests.unit.fleet.routing.dispatch_bench import Request, idle, send, status
-from tests.unit.fleet.routing.losses_bench import BROKE_OFF, DEAD, NOT_SENT, both_ready, repeatable
+from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, DEAD, NOT_SENT, both_ready, repeatable
 
 pytestmark = pytest.mark.virtual_time
 

@@ -12,7 +12,7 @@ from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import FleetBench, running
 from tests.unit.fleet.routing.dispatch_bench import Request, status
-from tests.unit.fleet.routing.resending_bench import OK, ready_everywhere, send
+from tests.unit.fleet.routing.faults.resending_bench import OK, ready_everywhere, send
 
 
 class Wedged:

@@ -19,8 +19,8 @@ from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import FleetBench, call, running
 from tests.unit.fleet.routing.dispatch_bench import Request, idle, status
-from tests.unit.fleet.routing.losses_bench import BROKE_OFF, DEAD, both_ready
-from tests.unit.fleet.routing.resending_bench import OK, ready_everywhere, send
+from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, DEAD, both_ready
+from tests.unit.fleet.routing.faults.resending_bench import OK, ready_everywhere, send
 
 pytestmark = pytest.mark.virtual_time
 

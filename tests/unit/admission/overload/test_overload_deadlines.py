@@ -13,7 +13,7 @@ from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.triton.adapters.abandoned import patience_s, told_after_s
 from tests.sharing import Tenants
-from tests.unit.admission.overload_bench import (
+from tests.unit.admission.overload.overload_bench import (
     BATCH,
     DEADLINE_S,
     LIMITED,

@@ -15,8 +15,8 @@ from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import FleetBench, call
 from tests.unit.fleet.routing.dispatch_bench import Request, status
-from tests.unit.fleet.routing.overdue_watch_bench import Wedged
-from tests.unit.fleet.routing.resending_bench import OK, send
+from tests.unit.fleet.routing.faults.overdue_watch_bench import Wedged
+from tests.unit.fleet.routing.faults.resending_bench import OK, send
 
 ENDED_AFTER_S = 3.0
 TAKES_S = {"endless": 3600.0, "slow": 2.2}

@@ -20,7 +20,7 @@ from tests.fakes.governance import FakeMeter, governance, known_state
 from tests.fakes.triton.text_model import FakeTextModel
 from tests.wire.gateway import gateway, infer_request
 from tests.wire.grpc_frontend import frontend, infer_message
-from tests.wire.inference.shadow_bench import answering, body, embed, grpc_answering, place, settled, shadowed, text_models
+from tests.wire.inference.routes.shadow_bench import answering, body, embed, grpc_answering, place, settled, shadowed, text_models
 
 ROUTE = Route("r", "stable", is_repeatable=True, mirror=Mirror("next", weight=WHOLE))
 

@@ -17,7 +17,7 @@ from control_plane.protocols.http1 import make_answer
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import READY, FleetBench, call, model, running
 from tests.unit.fleet.routing.dispatch_bench import idle, status
-from tests.unit.fleet.routing.losses_bench import repeatable
+from tests.unit.fleet.routing.faults.losses_bench import repeatable
 
 pytestmark = pytest.mark.virtual_time
 

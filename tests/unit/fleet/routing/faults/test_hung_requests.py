@@ -13,8 +13,8 @@ from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
 from control_plane.triton.copy_silence import HUNG
 from tests.unit.fleet.fleet_bench import LOADING, READY
 from tests.unit.fleet.routing.dispatch_bench import status
-from tests.unit.fleet.routing.hung_requests_bench import ENDED_AFTER_S, TAKES_S, Mended, crowd, given_up
-from tests.unit.fleet.routing.overdue_watch_bench import scene
+from tests.unit.fleet.routing.faults.hung_requests_bench import ENDED_AFTER_S, TAKES_S, Mended, crowd, given_up
+from tests.unit.fleet.routing.faults.overdue_watch_bench import scene
 
 pytestmark = pytest.mark.virtual_time
 

@@ -14,7 +14,7 @@ from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.governance import FakeCosts, FakeMeter, governance, known_state
 from tests.wire.gateway import gateway
 from tests.wire.grpc_frontend import frontend, infer_message
-from tests.wire.inference.route_targets_bench import ask, content, echo, failing, grpc_echo, of_stream, said, told
+from tests.wire.inference.routes.route_targets_bench import ask, content, echo, failing, grpc_echo, of_stream, said, told
 
 ROUTE = Route("r", "stable", faster=(FasterModel("canary"),), is_repeatable=True)
 """`stable` is the accurate model, and dear; `canary` stands in for it."""

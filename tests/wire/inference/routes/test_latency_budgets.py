@@ -18,7 +18,7 @@ from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
 from tests.wire.gateway import Client, gateway
 from tests.wire.grpc_frontend import Bench, frontend, message_of
-from tests.wire.inference.route_targets_bench import ask, echo, failing, governed, grpc_echo, model_in, said, told
+from tests.wire.inference.routes.route_targets_bench import ask, echo, failing, governed, grpc_echo, model_in, said, told
 
 SLOW_S = 0.05
 ROUTE = Route("r", "stable", faster=(FasterModel("canary"),), is_repeatable=True)
