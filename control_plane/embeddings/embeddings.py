@@ -252,10 +252,12 @@ class Embeddings:
             if joined is not None:
                 return joined, CacheStatus.JOINED
         permit = work.running.transfer_permit()
-        result = await self._singleflight.lead(flight, work.running, lambda: self._fly(work, scope, inputs, keys, permit))
+        result = await self._singleflight.lead(flight, work.running, lambda: self._find_or_compute(work, scope, inputs, keys, permit))
         return result, CacheStatus.MISS if result.computed else CacheStatus.HIT
 
-    async def _fly(self, work: _Computation, scope: CacheScope, inputs: list[bytes], keys: list[bytes], permit: Permit) -> _FlightResult:
+    async def _find_or_compute(
+        self, work: _Computation, scope: CacheScope, inputs: list[bytes], keys: list[bytes], permit: Permit
+    ) -> _FlightResult:
         left_s = self._left_s(work.deadline_s)
         # Level one is asked again, too: another call may have computed some of the texts since `_look_steps`.
         entries = await self._cache.get_many(scope, keys, cost_units=work.running.units, timeout_s=left_s)

@@ -91,12 +91,12 @@ class Request(FakeUnparsedRequest):
     def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         return scope.key(self.text.encode()) if self.is_keyed else None
 
-    def keep(self, answer: str) -> bytes | None:
+    def encode_answer(self, answer: str) -> bytes | None:
         return None if answer.endswith(("error", "late")) else answer.partition(":")[2].encode()
 
-    def restore(self, kept: bytes, status: CacheStatus) -> str:
+    def decode_answer(self, encoded: bytes, status: CacheStatus) -> str:
         self.status = status
-        return f"{self.id}:{kept.decode()}"
+        return f"{self.id}:{encoded.decode()}"
 
     def keep_verbatim(self, call: InferCall, key: bytes, answer: str) -> None: ...
 

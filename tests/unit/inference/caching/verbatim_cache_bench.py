@@ -64,11 +64,11 @@ class Request(FakeUnparsedRequest):
     def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         return key_in(scope)
 
-    def keep(self, answer: bytes) -> bytes | None:
+    def encode_answer(self, answer: bytes) -> bytes | None:
         raise AssertionError("nothing is computed")
 
-    def restore(self, kept: bytes, status: CacheStatus) -> bytes:
-        return kept
+    def decode_answer(self, encoded: bytes, status: CacheStatus) -> bytes:
+        return encoded
 
     def mark(self, answer: bytes, status: CacheStatus) -> bytes:
         return answer
