@@ -324,7 +324,7 @@ class InferenceService:
         except (Overloaded, LimitExceeded) as exc:
             # What waits for the model's load leaves no sooner than when it is loaded.
             exc.retry_after_s = max(exc.retry_after_s or 0.0, self.dispatch.ready_in_s(running.model_name))
-            if request is not None and isinstance(exc, Overloaded) and self._has_one_way(running):
+            if request is not None and isinstance(exc, Overloaded) and self._refusal_holds_for_equals(running):
                 request.keep_refusal(running.call, exc)
             raise
         finally:
@@ -354,9 +354,9 @@ class InferenceService:
         request.slot = permit
         return await self.dispatch.send(request, call, timeout_s=timeout_s, running=running)
 
-    def _has_one_way(self, running: AuthorizedRequest) -> bool:
-        """Whether all requests of its tenant to what it has named would be computed by that model: not from the cache, by another
-        model of a route, or in another region; and those of its size at about its cost, which what lies in shared memory hides."""
+    def _refusal_holds_for_equals(self, running: AuthorizedRequest) -> bool:
+        """Whether equal requests of the same tenant would be refused as this one is: none could be answered from the cache, by another
+        model of a route, or in another region, and all cost about as much, which tensors in shared memory do not show."""
         call, tenant = running.call, running.principal.tenant
         if call.sequence_id or call.uses_shared_memory:
             return False

@@ -59,9 +59,8 @@ class JobRunner:
         today_s: Callable[[], float] = time.time,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`holder` names this runner, `weight_of` says a tenant's share, `on_result` is told of each job that has
-        a result, `on_ended` of each that is over, with a result or without;
-        `today_s` is seconds since 1970, `now_s` the loop's time.
+        """`holder` names this runner, `weight_of` says a tenant's share. `on_result` is told of each job that has a result,
+        `on_ended` of each that is over, with a result or without. `today_s` is seconds since 1970, `now_s` the loop's time.
         """
         self._store, self._queue, self._spool = store, queue, spool
         self._compute = compute

@@ -84,9 +84,8 @@ class Rollouts:
         wait_s: float = _WAIT_S,
     ) -> None:
         """A change by an administrator waits up to `wait_s` until it shows in this process. `fencing_token` returns the token of
-        this process's lease, None while it is not the leader; 0 where no other process can be. `shared` is None there, too,
-        and `copies` where each server has all models.
-        `now_s` is seconds since 1970."""
+        this process's lease, None while it is not the leader; 0 where no other process can be, and there `shared` is None.
+        `copies` is None where each server has all models. `now_s` is seconds since 1970."""
         self._objects = objects
         self._known = known
         self._contracts = contracts
