@@ -90,8 +90,8 @@ docs: $(VENV)/.dev ## Write the reference from the code, and build the documents
 
 FUZZ_S ?= 60
 fuzz: $(VENV)/.dev ## Search every parser for crashes, FUZZ_S seconds each (60)
-	@for target in tests/fuzz/fuzz_*.py; do name="$$(basename $$target .py)"; mkdir -p .cache/fuzz/$$name; \
-		echo "==> $$name"; $(BIN)/python -m tests.fuzz.$$name -max_total_time=$(FUZZ_S) -timeout=10 -verbosity=0 \
+	@for target in tests/fuzz/targets/fuzz_*.py; do name="$$(basename $$target .py)"; mkdir -p .cache/fuzz/$$name; \
+		echo "==> $$name"; $(BIN)/python -m tests.fuzz.targets.$$name -max_total_time=$(FUZZ_S) -timeout=10 -verbosity=0 \
 		-artifact_prefix=.cache/fuzz/$$name- .cache/fuzz/$$name tests/fuzz/corpus/$${name#fuzz_} \
 		|| $(call explain,$$name found a defect: its input is the newest .cache/fuzz/$$name-*; add it to tests/fuzz/corpus/$${name#fuzz_}); done
 

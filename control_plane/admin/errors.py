@@ -18,7 +18,7 @@ from starlette.routing import Match
 
 from control_plane.admin.schema.rules import RULES
 from control_plane.core.errors import ControlPlaneError, ErrorCode, InvalidRequest, MethodNotAllowed, PayloadTooLarge, RouteNotFound
-from control_plane.core.validation_words import words_of
+from control_plane.core.text.validation_words import words_of
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 

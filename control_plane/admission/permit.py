@@ -38,10 +38,10 @@ class Permit:
         "_deadline_s",
         "_forsaken",
         "_has_left",
-        "_held",
         "_is_preempted",
         "_is_released",
         "_kept",
+        "_limiter",
         "_model",
         "_sent_s",
         "_slots",
@@ -57,11 +57,11 @@ class Permit:
     def __init__(self, slots: ModelSlots, account: TenantUsage) -> None:
         self._slots = slots
         self._account = account
-        self._held: ConcurrencyLimiter | None = None
-        """Limiter of the model at which it holds a slot."""
+        self._limiter: ConcurrencyLimiter | None = None
+        """Limiter of the model at which the request holds a slot; None while it holds none."""
         self._kept = self._forsaken = 0
         self._ticket: Ticket | None = None
-        """Its ticket of the fair queue, if it had to wait for its slot."""
+        """The request's ticket of the fair queue, if it had to wait for its slot."""
         self._has_left = False
         self._is_released = False
         self.is_waiting = False
@@ -171,7 +171,7 @@ class Permit:
         return True
 
     def _try_acquire(self, model: str, cost_units: float, deadline_s: float, now_s: float) -> bool:
-        assert self._held is None, "a permit is for one turn"
+        assert self._limiter is None, "a permit is for one turn"
         assert not self._is_released, "the permit was released before"
         cost = cost_units if cost_units > _MIN_COST else _MIN_COST
         limiter = None if self.continues_sequence else self._slots.models.get(model)  # found without a call, as most are
@@ -182,7 +182,7 @@ class Permit:
         return True
 
     def _hold(self, limiter: ConcurrencyLimiter, model: str, cost: float, deadline_s: float, now_s: float) -> None:
-        self._held, self._model, self._cost, self._deadline_s = limiter, model, cost, deadline_s
+        self._limiter, self._model, self._cost, self._deadline_s = limiter, model, cost, deadline_s
         self._ahead = limiter.work - cost
         self._account.units_in_flight += cost
         self._started_s = now_s
@@ -200,14 +200,14 @@ class Permit:
             self.at_end()
         account = self._account
         account.in_flight -= 1
-        if self._held is not None:
+        if self._limiter is not None:
             now_s = self._slots.now_s() if now_s is None else now_s
             account.units_in_flight -= self._cost
             account.units_ended += self._cost
             self._leave_gate(now_s)
             self._sent_s = sent_s if sent_s > self._started_s else self._started_s
             if not self._kept:
-                self._release_slot(self._held, now_s)
+                self._release_slot(self._limiter, now_s)
             elif now_s < self._deadline_s:
                 self._deadline_s, self._has_left = now_s, True  # the caller gave it no more time than that
 
@@ -225,7 +225,7 @@ class Permit:
     @property
     def expected_s(self) -> float:
         """Estimated seconds from when the request was sent until Triton ends it; 0 if nothing is known."""
-        return 0.0 if self._held is None else self._held.expected_s(self._cost, ahead=self._ahead)
+        return 0.0 if self._limiter is None else self._limiter.expected_s(self._cost, ahead=self._ahead)
 
     @property
     def is_superfluous(self) -> bool:
@@ -243,10 +243,10 @@ class Permit:
             return
         # Whichever send this ends: taken for the forsaken one's it could hold the slot until that has ended, too.
         self._kept -= 1
-        if self._is_released and not self._kept and self._held is not None:
+        if self._is_released and not self._kept and self._limiter is not None:
             if self.at_end is not None:
                 self.at_end()
-            self._release_slot(self._held, self._slots.now_s())
+            self._release_slot(self._limiter, self._slots.now_s())
 
     def forsake(self) -> None:
         """End each `keep` so far, ahead of its `let_go`: the server was silent, and the request is sent to another one.
@@ -305,7 +305,7 @@ class PartPermit(Permit):
 
     def release(self, *, sent_s: float = float("-inf"), now_s: float | None = None) -> None:
         self._account.in_flight += 1
-        if self._held is not None:
+        if self._limiter is not None:
             self._account.units_in_flight += self._cost
             self._account.units_ended -= self._cost
         super().release(sent_s=sent_s, now_s=now_s)

@@ -17,7 +17,7 @@ from control_plane.app.stopping import StopSignals
 from control_plane.app.stores import open_state_store, open_usage_store, wait_for_state_store
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import StartupError
-from control_plane.core.redaction import without_user
+from control_plane.core.text.redaction import without_user
 from control_plane.host.network.exposure import is_loopback
 from control_plane.jobs.adapters.gateway_compute import GatewayCompute
 from control_plane.objects.mirror import ObjectMirror

@@ -45,6 +45,7 @@ from control_plane.triton.index_elsewhere import UpstreamWithIndex
 from control_plane.triton.servers import Servers
 from control_plane.workers.adapters.link import WorkerLink
 from control_plane.workers.fleet_follower import FleetFollower
+from control_plane.workers.messages import Message
 from control_plane.workers.messages.between_workers import FindingShared, HangSuspected, LoadReported
 from control_plane.workers.messages.from_workers import (
     Alive,
@@ -111,12 +112,12 @@ class Worker:
         settings: Settings,
         link: WorkerLink,
         servers: Servers,
-        governing: RequestServices,
+        services: RequestServices,
         buckets: RemoteTokenBuckets,
     ) -> None:
         """Wire everything and bind the ports. Raises StartupError."""
         self._link = link
-        self._governing = governing
+        self._services = services
         self._buckets = buckets
         gateway = share_of(settings.gateway, settings.process.workers)
         caps = connection_caps(gateway, settings.admin, servers=len(servers.members))
@@ -139,17 +140,17 @@ class Worker:
             self._gateway,
             _sockets(begin),
             self._tls,
-            governance=governing.governance,
+            governance=services.governance,
             models=self._models,
             servers=servers,
-            cache=governing.response_cache(self._fingerprints),
+            cache=services.response_cache(self._fingerprints),
             fingerprints=self._fingerprints,
-            tenants=governing.events.tenants,
+            tenants=services.events.tenants,
             dispatch=None if self._fleet is None else self._fleet.dispatch,
-            jobs=governing.jobs,
+            jobs=services.jobs,
             regions=make_regions(settings),
         )
-        governing.events.tenants.changed = lambda tenants: link.send(FollowTenants(sorted(tenants)))
+        services.events.tenants.changed = lambda tenants: link.send(FollowTenants(sorted(tenants)))
         self._data_plane.deaths.tell = lambda finding: link.send(FindingShared.of(finding))
         self._data_plane.deaths.turns = self._turns = RemoteTurns(link.send)
 
@@ -160,7 +161,7 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._follow(tasks), name="link"), tasks.create_task(self._report_counts(), name="counts")]
             background.append(tasks.create_task(self._report_charges(), name="charges"))
-            background.append(tasks.create_task(self._governing.run(), name="governing"))
+            background.append(tasks.create_task(self._services.run(), name="request-services"))
             background.append(tasks.create_task(self._data_plane.run(), name="known-models"))
             if self._tls is not None:
                 background.append(tasks.create_task(self._tls.watch(), name="tls-files"))
@@ -185,62 +186,77 @@ class Worker:
     async def _follow(self, tasks: asyncio.TaskGroup) -> None:
         """Carry out the parent's messages, also during the drain; if the link closes, end without a drain."""
         while (message := await self._link.receive()) is not None:
-            match message:
-                case UpstreamUp(endpoints, server):
-                    await self._connect(server, endpoints)
-                case UpstreamDown(reason, server):
-                    # Triton has restarted, maybe with other contents. In a fleet other servers may still have
-                    # the model: there the parent sends which fingerprints no longer hold.
-                    if self._fleet is None:
-                        self._fingerprints.forget_all()
-                    await self._disconnect(server, reason)
-                case UnderRepair(ready_s):
-                    self._servers.under_repair.show(ready_s)
-                case UpstreamSilence(is_silent, server):
-                    member = self._servers.members[server]
-                    (member.fell_silent if is_silent else member.heard)()
-                case WorkedOnElsewhere() | HangSuspected() if self._fleet is not None:
-                    self._fleet.apply(message)
-                case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() if self._fleet is not None:
-                    self._fleet.apply(message)
-                    for server in self._upstreams.keys() - self._servers.members.keys():
-                        await self._disconnect(server, "it has left the fleet")
-                case FindingShared():
-                    self._data_plane.deaths.learn(message.finding)
-                case TurnGiven():
-                    self._turns.given(message)
-                case Listen():
-                    await self._data_plane.listen(tasks)
-                    self._link.send(Listening())
-                case FingerprintsChanged(number, changes):
-                    self._fingerprints.change({name: Fingerprint(*known) if known else None for name, known in changes.items()})
-                    self._link.send(FingerprintsAcknowledged(number))
-                case IndexRead():
-                    self._indexes.answered(message)
-                case RelyUntil(until_s):
-                    self._fingerprints.rely_until(inf if until_s is None else until_s)
-                case RolloutGivenUp(rollout):
-                    self._governing.known.give_up(rollout)
-                case WatchRequests(is_watched):
-                    self._governing.events.watch(is_watched)
-                case CollectFor(tenants):
-                    self._governing.events.collect_for(frozenset(tenants))
-                case TenantEvents(tenant, feed, first, events, begins, more):
-                    encoded = [event.encode() for event in events]
-                    self._governing.events.tenants.take(tenant, feed, first, encoded, begins=begins, more=more)
-                case TokensDrawn():
-                    self._buckets.answered(message)
-                case Changed():
-                    self._models.answered(message)
-                case CollectCharges(number):
-                    self._link.send(Charges(self._governing.costs.charges.take(), number))
-                case ReloadTls() if self._tls is not None:
-                    self._tls.reload()
-                case AnnounceDrain():
-                    self._data_plane.announce_drain()
-                case Drain(timeout_s):
-                    self._start_drain(timeout_s)
+            await self._carry_out(message, tasks)
         self._start_drain(0.0)
+
+    async def _carry_out(self, message: Message, tasks: asyncio.TaskGroup) -> None:
+        match message:
+            case UpstreamUp(endpoints, server):
+                await self._connect(server, endpoints)
+            case UpstreamDown(reason, server):
+                await self._upstream_down(server, reason)
+            case UnderRepair(ready_s):
+                self._servers.under_repair.show(ready_s)
+            case UpstreamSilence(is_silent, server):
+                self._upstream_silent(server, is_silent=is_silent)
+            case WorkedOnElsewhere() | HangSuspected() if self._fleet is not None:
+                self._fleet.apply(message)
+            case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() if self._fleet is not None:
+                self._fleet.apply(message)
+                await self._disconnect_removed()
+            case FindingShared():
+                self._data_plane.deaths.learn(message.finding)
+            case TurnGiven():
+                self._turns.given(message)
+            case Listen():
+                await self._data_plane.listen(tasks)
+                self._link.send(Listening())
+            case FingerprintsChanged(number, changes):
+                self._fingerprints.change({name: Fingerprint(*known) if known else None for name, known in changes.items()})
+                self._link.send(FingerprintsAcknowledged(number))
+            case IndexRead():
+                self._indexes.answered(message)
+            case RelyUntil(until_s):
+                self._fingerprints.rely_until(inf if until_s is None else until_s)
+            case RolloutGivenUp(rollout):
+                self._services.known.give_up(rollout)
+            case WatchRequests(is_watched):
+                self._services.events.watch(is_watched)
+            case CollectFor(tenants):
+                self._services.events.collect_for(frozenset(tenants))
+            case TenantEvents(tenant, feed, first, events, begins, more):
+                encoded = [event.encode() for event in events]
+                self._services.events.tenants.take(tenant, feed, first, encoded, begins=begins, more=more)
+            case TokensDrawn():
+                self._buckets.answered(message)
+            case Changed():
+                self._models.answered(message)
+            case CollectCharges(number):
+                self._link.send(Charges(self._services.costs.charges.take(), number))
+            case ReloadTls() if self._tls is not None:
+                self._tls.reload()
+            case AnnounceDrain():
+                self._data_plane.announce_drain()
+            case Drain(timeout_s):
+                self._start_drain(timeout_s)
+
+    async def _upstream_down(self, server: str, reason: str) -> None:
+        # Triton has restarted, maybe with other contents. In a fleet other servers may still have the model: there the
+        # parent sends which fingerprints no longer hold.
+        if self._fleet is None:
+            self._fingerprints.forget_all()
+        await self._disconnect(server, reason)
+
+    def _upstream_silent(self, server: str, *, is_silent: bool) -> None:
+        member = self._servers.members[server]
+        if is_silent:
+            member.fell_silent()
+        else:
+            member.heard()
+
+    async def _disconnect_removed(self) -> None:
+        for server in self._upstreams.keys() - self._servers.members.keys():
+            await self._disconnect(server, "it has left the fleet")
 
     async def _connect(self, server: str, endpoints: Endpoints) -> None:
         await self._disconnect(server, "Triton is being restarted")
@@ -265,7 +281,7 @@ class Worker:
     async def _report_counts(self) -> None:
         while True:
             await asyncio.sleep(_COUNT_EVERY_S)
-            self._link.send(CountsReported(self._counts(), tuple(self._governing.degraded())))
+            self._link.send(CountsReported(self._counts(), tuple(self._services.degraded())))
 
     async def _report_charges(self) -> None:
         """Report charges, and that this process runs (`workers/parent/workers` listens for that)."""
@@ -274,19 +290,19 @@ class Worker:
             self._send_charges()
             if seen := self._data_plane.take_observed():
                 self._link.send(ArmsObserved(list(seen)))
-            while ended := self._governing.events.tap.take():
+            while ended := self._services.events.tap.take():
                 self._link.send(RequestsEnded([event.decode() for event in ended]))
                 await asyncio.sleep(0)
-            while tapped := self._governing.events.tenant_tap.take():
+            while tapped := self._services.events.tenant_tap.take():
                 self._link.send(TenantsTold([*tapped]))
                 await asyncio.sleep(0)
             self._link.send(Alive(tuple(self._data_plane.awaited()), tuple(self._data_plane.given_up())))
 
     def _counts(self) -> RequestCounts:
-        return replace(self._data_plane.counts(), events=self._governing.events.counts())
+        return replace(self._data_plane.counts(), events=self._services.events.counts())
 
     def _send_charges(self) -> None:
-        charges = self._governing.costs.charges.take()
+        charges = self._services.costs.charges.take()
         if charges:
             self._link.send(Charges(charges))
 
@@ -309,8 +325,8 @@ async def _serve(end: socket.socket) -> int:
     servers = Servers(None, () if settings.is_fleet else (ONLY,))  # the parent sends a fleet's members
     try:
         buckets = RemoteTokenBuckets(link.send)
-        async with open_request_services(settings, servers, buckets=buckets) as governing:
-            worker = Worker(begin, settings, link, servers, governing, buckets)
+        async with open_request_services(settings, servers, buckets=buckets) as services:
+            worker = Worker(begin, settings, link, servers, services, buckets)
             await worker.run()
     except StartupError as exc:
         link.send(StartFailed(str(exc)))

@@ -20,9 +20,9 @@ from control_plane.admin.client import AdminClient
 from control_plane.cli.common.options import StateDirOption, api_key
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import print_table
-from control_plane.core.cpus import format_cpus
 from control_plane.core.endpoints import CONTROL_FIELD, Endpoints
 from control_plane.core.errors import ControlPlaneError, StartupError
+from control_plane.core.text.cpus import format_cpus
 from control_plane.fleet.adapters.servers_file import ServersFile
 from control_plane.host.cpu_affinity import allowed_cpus, require_cpus
 from control_plane.host.memory.gpu_memory import GpuMemory, GpuMemoryUnknown

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from control_plane.admin.client import EmbeddingClient
+from control_plane.cli.clients.embeddings import EmbeddingClient
 from control_plane.cli.common.options import StateDirOption, api_key, endpoint
 from control_plane.cli.common.texts import read_texts
 from control_plane.core.errors import InvalidRequest

@@ -9,7 +9,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from control_plane.core.redaction import without_user
+from control_plane.core.text.redaction import without_user
 from control_plane.host.memory.garbage import garbage_collector_paused
 from control_plane.settings import load_settings
 from control_plane.telemetry.adapters.logs import configure_logging

@@ -10,7 +10,7 @@ import uvloop
 from rich.console import Console
 
 from control_plane.cli.common.serve_options import serve_signature
-from control_plane.core.redaction import without_user
+from control_plane.core.text.redaction import without_user
 from control_plane.host.leaving import LEAVE_WITHIN_S, end_within
 from control_plane.host.memory.garbage import freeze_garbage_collector, garbage_collector_paused
 from control_plane.models.model_service import LoadFailure

@@ -31,7 +31,8 @@ from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.embeddings.text_batches import MAX_BATCHES_IN_FLIGHT, BatchServer, TextBatches
 from control_plane.embeddings.text_models import TextModels
 from control_plane.inference.caching.singleflight import Singleflight
-from control_plane.inference.in_flight.running_request import AuthorizedRequest, Source
+from control_plane.inference.in_flight.running_request import AuthorizedRequest
+from control_plane.inference.in_flight.unparsed_request import UnparsedRequest
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.routes.targets import Arm, Assignee
 from control_plane.inference.run_steps import run_in_steps
@@ -42,7 +43,7 @@ _TEXTS_PER_STEP, _BYTES_PER_STEP = 128, 2**20
 """Looking up or storing this much takes about 1 ms; then the event loop gets a turn."""
 
 
-class EmbeddingsCall(Source, Assignee, Protocol):
+class EmbeddingsCall(UnparsedRequest, Assignee, Protocol):
     """An embeddings request as its frontend holds it."""
 
     frontend: Frontend
@@ -195,12 +196,12 @@ class Embeddings:
         try:
             embedded = await self._embed(request, wanted, running, arm.route, deadline_s)
         except ControlPlaneError as exc:
-            if not self._inference.observe_and_may_fall_back(arm, exc, running, deadline_s):
+            if not self._inference.fallback.observe_and_may_fall_back(arm, exc, running, deadline_s):
                 raise
         else:
-            self._inference.observe_and_may_fall_back(arm, embedded, running, deadline_s)
+            self._inference.fallback.observe_and_may_fall_back(arm, embedded, running, deadline_s)
             return embedded
-        running.begin_anew(arm.stable)
+        running.divert(arm.stable)
         return await self._embed(request, wanted, running, arm.route, deadline_s)
 
     async def _computed(self, work: _Computation, wanted: EmbeddingsRequest, status: CacheStatus | None) -> EmbeddingsAnswer:
@@ -243,17 +244,19 @@ class Embeddings:
         self, work: _Computation, scope: CacheScope, inputs: list[bytes], keys: list[bytes]
     ) -> tuple[_FlightResult, CacheStatus]:
         """Get the rows that level one lacks: lead a flight for them, or join the one of an equal call."""
-        flight = (scope.key(b"embeddings", *keys), scope.fingerprint)
         # By all keys together: calls that lack only partly the same texts compute those twice.
-        while self._singleflight.is_under_way(place := self._singleflight.key_for(flight, work.running)):
-            joined = await self._singleflight.join(place, work.running, timeout_s=self._left_s(work.deadline_s))
+        computation = (scope.key(b"embeddings", *keys), scope.fingerprint)
+        while self._singleflight.is_under_way(flight := self._singleflight.key_for(computation, work.running)):
+            joined = await self._singleflight.join(flight, work.running, timeout_s=self._left_s(work.deadline_s))
             if joined is not None:
                 return joined, CacheStatus.JOINED
         permit = work.running.transfer_permit()
-        result = await self._singleflight.lead(place, work.running, lambda: self._fly(work, scope, inputs, keys, permit))
+        result = await self._singleflight.lead(flight, work.running, lambda: self._find_or_compute(work, scope, inputs, keys, permit))
         return result, CacheStatus.MISS if result.computed else CacheStatus.HIT
 
-    async def _fly(self, work: _Computation, scope: CacheScope, inputs: list[bytes], keys: list[bytes], permit: Permit) -> _FlightResult:
+    async def _find_or_compute(
+        self, work: _Computation, scope: CacheScope, inputs: list[bytes], keys: list[bytes], permit: Permit
+    ) -> _FlightResult:
         left_s = self._left_s(work.deadline_s)
         # Level one is asked again, too: another call may have computed some of the texts since `_look_steps`.
         entries = await self._cache.get_many(scope, keys, cost_units=work.running.units, timeout_s=left_s)

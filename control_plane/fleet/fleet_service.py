@@ -57,7 +57,7 @@ class FleetService:
         self,
         servers: Servers,
         descriptions: ModelDescriptions,
-        ownership: LeaderElection,
+        election: LeaderElection,
         *,
         memory: FleetMemory,
         budget_bytes: int | None,
@@ -83,7 +83,7 @@ class FleetService:
         self._stale_views = StaleViewDetector(now_s)
         self._servers = servers
         self._load_timeout_s = load_timeout_s
-        self._ownership = ownership
+        self._election = election
         self._channel = channel
         self.tiers = tiers
         self.notes: Callable[[], Sequence[str]] = tuple
@@ -96,9 +96,9 @@ class FleetService:
             self.state, descriptions, tiers, timeout_s=load_timeout_s, require_loadable=require_loadable, instances=self._instances
         )
         self.router = ModelRouter(self.state, ReplicaLoader(self.state, loads, files=self._files, leader=self._forwarding), wait_s=wait_s)
-        self._drainer = Drainer(self.state, self.router.loads, is_leader=lambda: ownership.is_leader)
+        self._drainer = Drainer(self.state, self.router.loads, is_leader=lambda: election.is_leader)
         self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers), hedging=hedging, now_s=now_s)
-        self._memory_sync = MemorySync(memory, self.state, is_leader=lambda: ownership.is_leader)
+        self._memory_sync = MemorySync(memory, self.state, is_leader=lambda: election.is_leader)
         self.models = FleetModels(
             state=self.state,
             servers=servers,
@@ -106,21 +106,21 @@ class FleetService:
             memory=self._memory_sync,
             load_timeout_s=load_timeout_s,
         )
-        self._reconciler = Reconciler(self.state, loads, self.router, self._files, is_leader=lambda: ownership.is_leader)
+        self._reconciler = Reconciler(self.state, loads, self.router, self._files, is_leader=lambda: election.is_leader)
 
     @property
     def is_leader(self) -> bool:
         """Whether this process is the leader, which loads and unloads."""
-        return self._ownership.is_leader
+        return self._election.is_leader
 
     @property
     def token(self) -> int | None:
         """Fencing token of the lease, if this process is the leader; else None."""
-        return self._ownership.token if self._ownership.is_leader else None
+        return self._election.token if self._election.is_leader else None
 
     def require_leadership(self) -> int:
         """Return the fencing token for a call that changes models, as `LeaderElection.require`."""
-        return self._ownership.require()
+        return self._election.require()
 
     def observe(self, name: str, index: list[ModelVersion]) -> None:
         """Take over a server's index that came without being asked for."""
@@ -136,7 +136,7 @@ class FleetService:
             self._servers.members[name],
             instance,
             self.state,
-            require=self._ownership.require,
+            require=self._election.require,
             load_timeout_s=self._load_timeout_s,
         )
         if listed is not None:
@@ -164,7 +164,7 @@ class FleetService:
         # A fleet of one process must have its lease first; one that is shared can have another process as its
         # leader.
         if self._forwarding is None:
-            await self._ownership.wait_until_leader()
+            await self._election.wait_until_leader()
         await self._memory_sync.recall()
         # Before `describe`: only attached Tritons themselves can say what models they have.
         await self._reconciler.tick()
@@ -208,7 +208,7 @@ class FleetService:
         """Run the fleet's background tasks until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._ownership.run(), name="leader-election")
+                tasks.create_task(self._election.run(), name="leader-election")
                 tasks.create_task(self.router.loads.run(), name="replica-loads")
                 tasks.create_task(self._reconciler.run(), name="reconciler")
                 tasks.create_task(self._memory_sync.run(), name="fleet-memory")
@@ -223,7 +223,7 @@ class FleetService:
         finally:
             # First what only the leader may write, then the lease.
             await self._memory_sync.close()
-            await self._ownership.stop()
+            await self._election.stop()
             if self._channel is not None:
                 with suppress(StoreUnavailable):
                     await self._channel.close()
@@ -240,7 +240,7 @@ class FleetService:
             self.state,
             own=ReportBuilder(self.state, servers, process=uuid4().hex),
             others=self._make_others(),
-            is_leader=lambda: self._ownership.is_leader,
+            is_leader=lambda: self._election.is_leader,
         )
 
     def _make_others(self) -> ReportCollector:

@@ -28,7 +28,7 @@ from control_plane.generation.generated_stream import GeneratedStream
 from control_plane.generation.generative_models import GenerativeModels
 from control_plane.generation.ports import ChatTemplates
 from control_plane.inference.governance import Meter
-from control_plane.inference.in_flight.running_request import Source
+from control_plane.inference.in_flight.unparsed_request import UnparsedRequest
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.routes.targets import Assignee
 from control_plane.inference.run_steps import run_in_steps
@@ -43,7 +43,7 @@ _LARGE_BYTES = 64 * 1024
 """Parsing this much takes some 0.3 ms."""
 
 
-class CompletionCall(Source, Assignee, Protocol):
+class CompletionCall(UnparsedRequest, Assignee, Protocol):
     """A call for generated text as its frontend holds it."""
 
     principal: Principal

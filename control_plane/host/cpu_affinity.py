@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from control_plane.core.cpus import cpus_of_worker, format_cpus
 from control_plane.core.errors import StartupError
+from control_plane.core.text.cpus import cpus_of_worker, format_cpus
 
 
 def allowed_cpus() -> tuple[int, ...]:

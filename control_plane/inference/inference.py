@@ -25,27 +25,27 @@ from control_plane.core.scope import Right
 from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.caching.verbatim_cache import VerbatimCaches
 from control_plane.inference.dispatch.dispatch import Dispatch
-from control_plane.inference.dispatch.elsewhere import Elsewhere
+from control_plane.inference.dispatch.region_failover import RegionFailover
 from control_plane.inference.dispatch.single_server import SingleServerDispatch
-from control_plane.inference.domain.retry_budget import SHARE
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.in_flight.recorded_stream import RecordedStream
-from control_plane.inference.in_flight.running_request import UNSEEN, AdmittedRequest, AuthorizedRequest, ClientStatusOf, Source
+from control_plane.inference.in_flight.running_request import AdmittedRequest, AuthorizedRequest, ClientStatusOf
 from control_plane.inference.in_flight.running_requests import RunningRequests, unknown_client_status
+from control_plane.inference.in_flight.unparsed_request import UNSEEN, UnparsedRequest
 from control_plane.inference.model_configuration.classes import Classes
 from control_plane.inference.model_configuration.sequence_types import SequenceTypes
 from control_plane.inference.model_configuration.time_left import TimeLeft
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.requests import FrontendRequest, GenerateRequest, InferRequest
-from control_plane.inference.retries.faults import FAULTS, Fault, Resend, is_success, model_fault
 from control_plane.inference.routes.arm_observations import ArmObservations
 from control_plane.inference.routes.budget_dial import AdmissionForecast, BudgetDial
+from control_plane.inference.routes.fallback import TargetFallback
 from control_plane.inference.routes.shadowing import Shadow
 from control_plane.inference.routes.targets import Arm, Assignee, RouteTargets
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.sequence_starts import SequenceStarts
 from control_plane.inference.traced_request import traced
-from control_plane.objects.domain.route import WHOLE, Route, timeout_s_of
+from control_plane.objects.domain.route import Route, timeout_s_of
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.telemetry.ports import RequestRecorder
 from control_plane.telemetry.tracing import Sampler
@@ -53,9 +53,6 @@ from control_plane.triton.ports import HttpStream
 from control_plane.triton.servers import Servers
 
 AnswerT = TypeVar("AnswerT")
-
-_MAX_OWED = 20
-"""Requests that the retry budget may owe for those that a route's own model answers in place of a target."""
 
 SHARED_MEMORY_IS_OFF = "shared memory is switched off on this server; --allow-shared-memory switches it on"
 
@@ -96,14 +93,15 @@ class InferenceService:
         """Copies answered requests to another model; None where nothing is copied."""
         self.tracer = tracer
         """Samples requests to make spans of; None where none are made."""
-        self.elsewhere: Elsewhere | None = None
-        """Has other regions compute what this one cannot; None where no regions are configured."""
+        self.region_failover: RegionFailover | None = None
+        """Has other regions compute what this one cannot; None where there are no others."""
         self._cached = cached
         self.verbatim = VerbatimCaches(self.running, None if cached is None else cached.cache, today_s=today_s)
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
         self.dial = BudgetDial(AdmissionForecast(governance, self.models, self.dispatch.ready_in_s))
         self._targets = RouteTargets(governance.access, self.dial)
+        self.fallback = TargetFallback(self.observations, self.dial, self.dispatch.retries, now_s=now_s)
         self.classes = Classes(self.dispatch)
         self.sequence_types = SequenceTypes(self.dispatch)
         self._sequence_starts = SequenceStarts()
@@ -146,11 +144,11 @@ class InferenceService:
                 parsed = await run_in_steps(request.read())
             running, route, arm = self._authorize(parsed, request, admitted)
             timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
-            if self.elsewhere is not None:
+            if self.region_failover is not None:
                 # Before it is asked for here: while no server answers it leaves at once.
                 running.is_repeatable = self._is_repeatable(running.model_name, route if arm is None else arm.route)
                 here = partial(self.ask, request, running, route) if arm is None else partial(self._ask_arm, request, running, arm)
-                answer = await self.elsewhere.answer(request, running, timeout_s, here)
+                answer = await self.region_failover.answer(request, running, timeout_s, here)
             elif arm is None:
                 answer = await self.ask(request, running, route, timeout_s)
             else:
@@ -180,40 +178,19 @@ class InferenceService:
         try:
             answer = await self.ask(request, running, arm.route, timeout_s)
         except Exception as exc:
-            if not self.observe_and_may_fall_back(arm, exc, running, deadline_s):
+            if not self.fallback.observe_and_may_fall_back(arm, exc, running, deadline_s):
                 raise
         else:
-            if not self.observe_and_may_fall_back(arm, answer, running, deadline_s):
+            if not self.fallback.observe_and_may_fall_back(arm, answer, running, deadline_s):
                 return request.with_model(answer)
-        self._fall_back(request, running, arm)
+        self._turn_to_stable(request, running, arm)
         return request.with_model(await self.ask(request, running, arm.route, deadline_s - self._now_s()))
 
-    def _fall_back(self, request: FrontendRequest, running: AuthorizedRequest, arm: Arm) -> None:
+    def _turn_to_stable(self, request: FrontendRequest, running: AuthorizedRequest, arm: Arm) -> None:
         """Turn a request that a target has failed to the route's own model."""
         request.readdress(arm.stable.model_name, arm.stable.model_version)
         request.choose(replace(arm, call=arm.stable).name)
-        running.begin_anew(arm.stable)
-
-    def observe_and_may_fall_back(self, arm: Arm, came: object, running: AuthorizedRequest, deadline_s: float) -> bool:
-        """Observe what came of a request, an answer or an error, and return whether the route's own model is to answer it after
-        a fault of another, which is then taken from the retry budget."""
-        now_s, fault = self._now_s(), model_fault(came)
-        self.observations.add(arm, running, fault, now_s=now_s)
-        if arm.by_budget is not None and not running.is_cache_hit and (fault is Fault.TIMED_OUT or is_success(came)):
-            took_s, has_expired = now_s - running.started_s, fault is Fault.TIMED_OUT
-            self.dial.answered(arm.route.name, arm.name, arm.by_budget, took_s=took_s, has_expired=has_expired)
-        if fault is None or arm.is_stable or not arm.is_assigned or fault is Fault.TIMED_OUT or running.is_computed_in_part:
-            return False
-        policy = FAULTS[fault]
-        is_repeatable = running.is_repeatable and not running.call.sequence_id
-        if (policy.resend is not Resend.ALWAYS and not is_repeatable) or running.has_flight or now_s >= deadline_s:
-            return False
-        if not policy.is_budgeted:
-            return True
-        retries = self.dispatch.retries
-        # A target that gets no more than the budget's part cannot exceed it for long, however it fails; at first it can.
-        may_owe = arm.weight <= SHARE * WHOLE and retries.owed_requests < _MAX_OWED
-        return retries.try_spend(running.expected_units, may_owe=may_owe)
+        running.divert(arm.stable)
 
     def _is_repeatable(self, model: str, route: Route | None) -> bool:
         if route is not None and route.is_repeatable:
@@ -258,12 +235,12 @@ class InferenceService:
         try:
             answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
         except Exception as exc:
-            if not self.observe_and_may_fall_back(arm, exc, running, deadline_s):
+            if not self.fallback.observe_and_may_fall_back(arm, exc, running, deadline_s):
                 raise
         else:
-            if not self.observe_and_may_fall_back(arm, answer, running, deadline_s):
+            if not self.fallback.observe_and_may_fall_back(arm, answer, running, deadline_s):
                 return answer
-        self._fall_back(request, running, arm)
+        self._turn_to_stable(request, running, arm)
         left_s = await self._wait_for_slot(running, running.permit, deadline_s - self._now_s())
         request.slot = running.permit
         return await self.dispatch.stream(request, running.call, timeout_s=left_s, running=running)
@@ -288,7 +265,7 @@ class InferenceService:
             return arm.call, route, arm
         return replace(call, model_name=route.model, model_version=call.model_version or route.version), route, None
 
-    def refuse_by_head(self, frontend: Frontend, principal: Principal, source: Source = UNSEEN) -> None:
+    def refuse_by_head(self, frontend: Frontend, principal: Principal, unparsed: UnparsedRequest = UNSEEN) -> None:
         """Refuse a request by its head alone, so that its body need not be read; the model's name may be in
         the body.
 
@@ -297,10 +274,10 @@ class InferenceService:
         if principal is ANONYMOUS:
             return
         try:
-            self._governance.access.require(principal, Need(Right.INFER, source.name_seen()))
+            self._governance.access.require(principal, Need(Right.INFER, unparsed.name_seen()))
             self._governance.admission.check(principal.tenant)
         except ControlPlaneError:
-            with self.running.begin(frontend, principal, source):
+            with self.running.begin(frontend, principal, unparsed):
                 raise
 
     async def require_harmless(self, call: InferCall, timeout_s: float) -> float:
@@ -345,7 +322,7 @@ class InferenceService:
         except (Overloaded, LimitExceeded) as exc:
             # What waits for the model's load leaves no sooner than when it is loaded.
             exc.retry_after_s = max(exc.retry_after_s or 0.0, self.dispatch.ready_in_s(running.model_name))
-            if request is not None and isinstance(exc, Overloaded) and self._has_one_way(running):
+            if request is not None and isinstance(exc, Overloaded) and self._refusal_holds_for_equals(running):
                 request.keep_refusal(running.call, exc)
             raise
         finally:
@@ -375,13 +352,13 @@ class InferenceService:
         request.slot = permit
         return await self.dispatch.send(request, call, timeout_s=timeout_s, running=running)
 
-    def _has_one_way(self, running: AuthorizedRequest) -> bool:
-        """Whether all requests of its tenant to what it has named would be computed by that model: not from the cache, by another
-        model of a route, or in another region; and those of its size at about its cost, which what lies in shared memory hides."""
+    def _refusal_holds_for_equals(self, running: AuthorizedRequest) -> bool:
+        """Whether equal requests of the same tenant would be refused as this one is: none could be answered from the cache, by another
+        model of a route, or in another region, and all cost about as much, which tensors in shared memory do not show."""
         call, tenant = running.call, running.principal.tenant
         if call.sequence_id or call.uses_shared_memory:
             return False
-        if self.elsewhere is not None or self._governance.access.route(running.named_model) is not None:
+        if self.region_failover is not None or self._governance.access.route(running.named_model) is not None:
             return False
         return self._cached is None or self._cached.cache.scope(call.model_name, None, tenant) is None
 
@@ -396,5 +373,5 @@ class InferenceService:
         if arm is not None:
             request.choose(arm.name)
         running = admitted.authorize(call, named=parsed.model_name)
-        running.is_elsewhere = arm is not None and arm.is_makeshift
+        running.is_diverted = arm is not None and arm.is_makeshift
         return running, route, arm

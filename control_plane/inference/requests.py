@@ -15,7 +15,7 @@ from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.tensor import RawTensor
 from control_plane.inference.caching.cached_inference import CacheableRequest
-from control_plane.inference.in_flight.running_request import Source
+from control_plane.inference.in_flight.unparsed_request import UnparsedRequest
 from control_plane.inference.retries.queries_of_death import Hashable
 from control_plane.inference.routes.shadowing import CopyableRequest
 from control_plane.inference.routes.targets import Assignee
@@ -28,7 +28,7 @@ from control_plane.triton.ports import HttpStream, RegionUpstream, Slot, Upstrea
 AnswerT = TypeVar("AnswerT")
 
 
-class FrontendRequest(Source, Assignee, Protocol):
+class FrontendRequest(UnparsedRequest, Assignee, Protocol):
     """An inference request as its frontend holds it."""
 
     frontend: Frontend

@@ -85,17 +85,17 @@ class Jobs:
         policy: RetryPolicy,
         expire_s: float,
         slots: UploadSlots | None = None,
-        ended: Callable[[Job], None] = lambda job: None,
+        on_ended: Callable[[Job], None] = lambda job: None,
         today_s: Callable[[], float] = time.time,
     ) -> None:
         """`expire_s` is how long a job has that says nothing about it; `slots` are shared with what else receives large
-        bodies; `ended` is told of each job that a caller has cancelled; `today_s` is seconds since 1970.
+        bodies; `on_ended` is told of each job that a caller has cancelled; `today_s` is seconds since 1970.
         """
         self._store, self._queue, self._spool = store, queue, spool
         self._bounds = bounds
         self._policy = policy
         self._expire_s = expire_s
-        self._ended = ended
+        self._on_ended = on_ended
         self._today_s = today_s
         self._drains = DrainRate()
         self._being_accepted: set[tuple[str, str]] = set()
@@ -212,7 +212,7 @@ class Jobs:
                 return job
             new = cancelled(job, now_s=self._today_s(), policy=self._policy)
             if await self._store.replace(new):
-                self._ended(new)
+                self._on_ended(new)
                 await self._discard(new)
                 return new
 

@@ -54,14 +54,13 @@ class JobRunner:
         holder: str,
         policy: RetryPolicy,
         weight_of: Callable[[str], float] = lambda tenant: 1.0,
-        on_end: Callable[[Job], None] = lambda job: None,
-        ended: Callable[[Job], None] = lambda job: None,
+        on_result: Callable[[Job], None] = lambda job: None,
+        on_ended: Callable[[Job], None] = lambda job: None,
         today_s: Callable[[], float] = time.time,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`holder` names this runner, `weight_of` says a tenant's share, `on_end` is told of each job that has
-        a result, `ended` of each that is over;
-        `today_s` is seconds since 1970, `now_s` the loop's time.
+        """`holder` names this runner, `weight_of` says a tenant's share. `on_result` is told of each job that has a result,
+        `on_ended` of each that is over, with a result or without. `today_s` is seconds since 1970, `now_s` the loop's time.
         """
         self._store, self._queue, self._spool = store, queue, spool
         self._compute = compute
@@ -72,7 +71,7 @@ class JobRunner:
         self._holder = holder
         self._policy = policy
         self._weight_of = weight_of
-        self._on_end, self._tell_ended = on_end, ended
+        self._on_result, self._on_ended = on_result, on_ended
         self._today_s, self._now_s = today_s, now_s
         self._running: set[asyncio.Task[None]] = set()
         self._has_ended = asyncio.Event()
@@ -249,7 +248,7 @@ class JobRunner:
             body_bytes = job.body.size_bytes if job.body.data is None else 0
             self._pruner.put(job.id, tenant=job.tenant, keep=blob.name if blob.data is None else "", size_bytes=body_bytes)
         self._charger.put(ended)
-        self._on_end(ended)
+        self._on_result(ended)
 
     async def _change(self, job: Job, step: Step) -> Job | None:
         """Bring a job that this runner holds to its next version, through outages, until its deadline; None: the claim is lost."""
@@ -257,7 +256,7 @@ class JobRunner:
             new = step(job)
             try:
                 if await self._store.replace(new):
-                    self._told(new)
+                    self._notify(new)
                     return new
                 found = await self._store.get(job.id)
             except StoreUnavailable:
@@ -266,15 +265,15 @@ class JobRunner:
                 await asyncio.sleep(_RETRY_S)
                 continue
             if found == new:  # an earlier try, whose answer did not come, has done it
-                self._told(new)
+                self._notify(new)
                 return new
             if found is None or found.fence != job.fence or found.state is not JobState.RUNNING:
                 return None
             job = found  # renewed in the meantime
 
-    def _told(self, job: Job) -> None:
+    def _notify(self, job: Job) -> None:
         if not job.is_open:
-            self._tell_ended(job)
+            self._on_ended(job)
 
 
 async def _end(ticket: Ticket, *, is_done: bool) -> None:

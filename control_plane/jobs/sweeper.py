@@ -44,16 +44,16 @@ class Sweeper:
         usage: UsageSums,
         policy: RetryPolicy,
         kept: Load,
-        ended: Callable[[Job], None] = lambda job: None,
+        on_ended: Callable[[Job], None] = lambda job: None,
         today_s: Callable[[], float] = time.time,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`kept` is what each tenant keeps of its ended jobs at most; `ended` is told of each job that this has ended; `today_s` is
+        """`kept` is what each tenant keeps of its ended jobs at most; `on_ended` is told of each job that this has ended; `today_s` is
         seconds since 1970, `now_s` the loop's time.
         """
         self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
         self._policy = policy
-        self._kept, self._ended = kept, ended
+        self._kept, self._on_ended = kept, on_ended
         self._today_s, self._now_s = today_s, now_s
         self._seen: dict[tuple[str, int], float] = {}
         """Since when each version of a record that the last sweep looked at was seen."""
@@ -113,7 +113,7 @@ class Sweeper:
                 if await self._store.replace(new):
                     _log.info("job %s was %s and is %s now: %s", job.id, job.state, new.state, new.error)
                     if not new.is_open:
-                        self._ended(new)
+                        self._on_ended(new)
                     if new.state is JobState.EXPIRED and new.has_files:
                         await self._spool.prune(job.id)
             case Care.CHARGE:

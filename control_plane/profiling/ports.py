@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Gateway(Protocol):
-    """Client of one model behind a gateway: `admin/client` over HTTP, `profiling/adapters/grpc_client` over gRPC."""
+    """Client of one model behind a gateway: `cli/clients/model` over HTTP, `profiling/adapters/grpc_client` over gRPC."""
 
     def ping(self) -> None:
         """Send a request that no model computes."""

@@ -1,5 +1,5 @@
 """Keeps what is known of the other regions of one process, and sends requests to them; implements
-`inference/dispatch/elsewhere.OtherRegions`.
+`inference/dispatch/region_failover.OtherRegions`.
 
 Each region has a task that probes it every second, and nothing waits for that. A region that does not answer a probe gets no
 requests until it does, and those that are there are taken back.
@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, QueryOfDeath, UpstreamUnavailable
 from control_plane.core.infer_call import Frontend
-from control_plane.inference.dispatch.elsewhere import REGION_HEADER
+from control_plane.inference.dispatch.region_failover import REGION_HEADER
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
 from control_plane.regions.domain.region import Region
@@ -96,14 +96,14 @@ class Regions:
                 await peer.link.close()
 
     def would_take(self, running: AuthorizedRequest, *, left_s: float) -> bool:
-        """See `inference/dispatch/elsewhere.OtherRegions.would_take`."""
+        """See `inference/dispatch/region_failover.OtherRegions.would_take`."""
         asked = Asked(running.principal.tenant, running.named_model, left_s, running.frontend)
         return nearest(self.standings, asked, self._now_s()) is not None
 
     async def ask(
         self, request: InferRequest[AnswerT], running: AuthorizedRequest, *, left_s: float, is_model_missing: bool
     ) -> AnswerT | None:
-        """See `inference/dispatch/elsewhere.OtherRegions.ask`."""
+        """See `inference/dispatch/region_failover.OtherRegions.ask`."""
         now_s, tenant, model = self._now_s(), running.principal.tenant, running.named_model
         is_stranger = is_model_missing and model not in self._found.keys
         if is_stranger and now_s < self._strangers_from_s:

@@ -79,20 +79,19 @@ class Rollouts:
         *,
         shared: SharedEvidence | None = None,
         copies: Copies | None = None,
-        leads: Callable[[], int | None] = lambda: 0,
+        fencing_token: Callable[[], int | None] = lambda: 0,
         now_s: Callable[[], float] = time.time,
         wait_s: float = _WAIT_S,
     ) -> None:
-        """A change by an administrator waits up to `wait_s` until it shows in this process. `leads` returns the fencing token of
-        this process's lease, None while it is not the leader; 0 where no other process can be. `shared` is None there, too,
-        and `copies` where each server has all models.
-        `now_s` is seconds since 1970."""
+        """A change by an administrator waits up to `wait_s` until it shows in this process. `fencing_token` returns the token of
+        this process's lease, None while it is not the leader; 0 where no other process can be, and there `shared` is None.
+        `copies` is None where each server has all models. `now_s` is seconds since 1970."""
         self._objects = objects
         self._known = known
         self._contracts = contracts
         self._shared = shared
         self._copies = copies
-        self._leads = leads
+        self._fencing_token = fencing_token
         self.now_s = now_s
         self._wait_s = wait_s
         self._evidence: dict[str, tuple[Evidence, int]] = {}
@@ -111,24 +110,23 @@ class Rollouts:
 
         Raises ObjectNotFound: there is no such route. Conflict: one is under way, the route has targets of its own, or the
         next model breaks what callers of the present one rely on. InvalidRequest: something is asked for that there is not.
-        ModelNotFound, UpstreamUnavailable,
-        UpstreamFailed, DeadlineExceeded, StoreUnavailable.
+        ModelNotFound, UpstreamUnavailable, UpstreamFailed, DeadlineExceeded, StoreUnavailable.
         """
-        held = (await self._objects.get(Route, route)).value
-        if held.targets:
+        stored = (await self._objects.get(Route, route)).value
+        if stored.targets:
             raise Conflict(f"route {route!r} has targets of its own; remove them first: `tidegate routes set {route} --target none`")
         before = await self._last(route)
         if before is not None and before.value.is_under_way:
             raise Conflict(f"a rollout of route {route!r} is under way, to {before.value.model}; promote or abort it first")
-        if (spec.model, spec.version) == (held.model, held.version):
+        if (spec.model, spec.version) == (stored.model, stored.version):
             raise Conflict(f"route {route!r} has model {arm_name(spec.model, spec.version)!r} already")
-        fresh = self._fresh(held, spec)
+        fresh = self._fresh(stored, spec)
         check(fresh)
         self._require_room(fresh)
         contract = await self._require_kept(fresh)
         if fresh.agreement is not None:
             require_output(contract, fresh.agreement.output)
-        fresh, why_no_shadow = self._with_shadow(fresh, contract, held)
+        fresh, why_no_shadow = self._with_shadow(fresh, contract, stored)
         events = () if before is None else before.value.events
         written = began(fresh, now_s=self.now_s(), by=by, before=events, why_no_shadow=why_no_shadow)
         return await self._write(written, 0 if before is None else before.resource_version)
@@ -202,9 +200,9 @@ class Rollouts:
 
         Raises ObjectNotFound, Conflict: it is not under way, or is just being changed; StoreUnavailable.
         """
-        held = await self.get(route)
-        changed = change(held.value)
-        return held if changed is held.value else await self._write(changed, held.resource_version)
+        stored = await self.get(route)
+        changed = change(stored.value)
+        return stored if changed is stored.value else await self._write(changed, stored.resource_version)
 
     async def get(self, route: str) -> Versioned[Rollout]:
         """Return the last rollout of a route. Raises ObjectNotFound, StoreUnavailable."""
@@ -293,9 +291,9 @@ class Rollouts:
         return Verdict(together.why or deaths, together.doubt, together.step_samples, copies)
 
     def _evidence_of(self, rollout: Rollout) -> Evidence:
-        held = self._evidence.get(rollout.id)
-        evidence = Evidence(rollout) if held is None else held[0]
-        if held is not None and held[1] != rollout.stage:
+        collected = self._evidence.get(rollout.id)
+        evidence = Evidence(rollout) if collected is None else collected[0]
+        if collected is not None and collected[1] != rollout.stage:
             evidence.begin_step()
         self._evidence[rollout.id] = (evidence, rollout.stage)
         return evidence
@@ -308,26 +306,26 @@ class Rollouts:
             # Before the store is asked, which may be away, or slow.
             self._known.give_up(rollout.id)
             self.on_given_up(rollout.id)
-        token = self._leads()
+        token = self._fencing_token()
         if token is None and not is_back:
             return
         if following is None:
             if rollout.phase is Phase.PROMOTING:
                 await self._promote(rollout)
             return
-        held = await self._objects.get(Rollout, rollout.route)
-        if held.value != rollout or (token and held.value.token > token):
+        stored = await self._objects.get(Rollout, rollout.route)
+        if stored.value != rollout or (token and stored.value.token > token):
             return  # what was decided was about another state: the mirror will show it
-        await self._objects.put(replace(following, token=token or held.value.token), held.resource_version)
+        await self._objects.put(replace(following, token=token or stored.value.token), stored.resource_version)
         log = _log.warning if is_back else _log.info
         log("rollout of %s to %s: %s", rollout.route, rollout.model, following.events[-1].what)
 
     async def _promote(self, rollout: Rollout) -> None:
         """Write the promoted model into the route. Raises Conflict, StoreUnavailable."""
-        held = await self._objects.get(Route, rollout.route)
-        route = promoted_route(rollout, held.value)
+        stored = await self._objects.get(Route, rollout.route)
+        route = promoted_route(rollout, stored.value)
         if route is not None:
-            await self._objects.put(route, held.resource_version)
+            await self._objects.put(route, stored.resource_version)
 
     async def _last(self, route: str) -> Versioned[Rollout] | None:
         try:

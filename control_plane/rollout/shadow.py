@@ -62,13 +62,13 @@ second that a stub has died: what is given up earlier would never count as a dea
 _AFTER_DEFECT_S = 5.0
 
 
-class IdleCopies(Protocol):
-    """The part of a dispatcher that is needed here."""
+class IdleReplicas(Protocol):
+    """Source of idle replicas, to which copies are sent: a part of `inference/dispatch/dispatch`."""
 
     retries: RetryBudget
 
-    def idle_copy(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
-        """Reserve a copy of the model that has nothing to do; None if there is none."""
+    def idle_replica(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
+        """Reserve a replica of the model that has nothing to do; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class ShadowCopies:
     def __init__(
         self,
         access: Access,
-        dispatch: IdleCopies,
+        dispatch: IdleReplicas,
         observations: ArmObservations,
         *,
         is_idle: Callable[[str], bool] = lambda model: True,
@@ -194,7 +194,7 @@ class ShadowCopies:
             self.counts.add(order, Copied.DROPPED)
             return
         is_full = self._under_way[model] >= MAX_TO_ONE
-        place = None if is_full or not self._is_idle(model) else self._dispatch.idle_copy(held.call)
+        place = None if is_full or not self._is_idle(model) else self._dispatch.idle_replica(held.call)
         reserve = MIRROR_RESERVE if order.rollout is None else 0.0
         if place is None:
             self.counts.add(order, Copied.BUSY)

@@ -17,8 +17,8 @@ from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from control_plane.core.errors import StartupError
-from control_plane.core.redaction import without_secrets, without_user
-from control_plane.core.validation_words import words_of
+from control_plane.core.text.redaction import without_secrets, without_user
+from control_plane.core.text.validation_words import words_of
 from control_plane.settings.docstrings import docstrings_of_fields
 from control_plane.settings.fields import (
     ENV_PREFIX,

@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, Validatio
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from control_plane.core.cpus import parse_cpus
 from control_plane.core.names import MAX_SIZE_BYTES
+from control_plane.core.text.cpus import parse_cpus
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 ENV_PREFIX = "TIDEGATE_"

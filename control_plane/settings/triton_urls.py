@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 from control_plane.core.endpoints import ListedServer, TritonEndpoints, server_names
 from control_plane.core.errors import StartupError
 from control_plane.core.names import POOL_NAME
-from control_plane.core.redaction import without_user
+from control_plane.core.text.redaction import without_user
 from control_plane.settings.fields import is_utf8_encodable, split_names
 
 POOL = POOL_NAME

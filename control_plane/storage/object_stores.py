@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from fsspec.core import url_to_fs
 
 from control_plane.core.errors import StartupError
-from control_plane.core.redaction import without_secrets
+from control_plane.core.text.redaction import without_secrets
 
 _S3_OPTIONS = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 1}}}
 _CLOSE_TIMEOUT_S = 1.0

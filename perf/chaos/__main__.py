@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from perf.chaos import small_disk
 from perf.chaos.drills import DRILLS, Drill
 from perf.chaos.report import Case, Report
 from perf.chaos.run import Run
 from perf.chaos.scene import carry_out
-from perf.chaos.sites import SITES, Site, wait_until_whole
+from perf.chaos.sites import small_disk
+from perf.chaos.sites.sites import SITES, Site, wait_until_whole
 from perf.measurement import harness
 from perf.measurement.report import Result
 

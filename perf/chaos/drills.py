@@ -1,6 +1,6 @@
 """Every drill there is: what is done to what, what callers are to see of it, and which test holds that.
 
-The table in docs/operations/faults.md and the names in ARCHITECTURE.md are made of this list. A new drill is an entry here, and what it
+The table in docs/operations/processes.md and the names in ARCHITECTURE.md are made of this list. A new drill is an entry here, and what it
 does a function beside those of `faults`.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from perf.chaos import faults, overload, store_faults
+from perf.chaos import overload
 from perf.chaos.callers import DEADLINE_S
+from perf.chaos.faults import processes, stores
 from perf.chaos.scene import Act
 
 _NOTHING = "nothing"
@@ -61,163 +62,166 @@ DRILLS = {
     drill.name: drill
     for drill in (
         Drill(
-            "Triton dies", "three servers", faults.kill_a_triton, f"kill -9 of {_THIRD}",
+            "Triton dies", "three servers", processes.kill_a_triton, f"kill -9 of {_THIRD}",
             "what may not be computed twice fails if it was there; no other request", f"{_E2E}/fleet/test_fleet_workers.py::"
             "test_when_a_triton_is_killed_the_other_serves_what_it_had",
         ),
         Drill(
-            "Triton freezes", "three servers", faults.freeze_a_triton, f"SIGSTOP of {_THIRD} for 5 s",
+            "Triton freezes", "three servers", processes.freeze_a_triton, f"SIGSTOP of {_THIRD} for 5 s",
             "a pause of about a second for the requests that were there; longer for what may not be computed twice", "",
             slow_until_s=1.0, longest_repeatable_s=2.0,
         ),
         Drill(
-            "Triton freezes behind workers", "two workers", faults.freeze_a_triton, "SIGSTOP of one of two servers for 5 s",
+            "Triton freezes behind workers", "two workers", processes.freeze_a_triton, "SIGSTOP of one of two servers for 5 s",
             "the same with `--workers 2`", "", slow_until_s=1.0, longest_repeatable_s=2.0,
         ),
         Drill(
-            "stub dies", "three servers", faults.kill_a_stub, "kill -9 of the Python process of one of three replicas",
+            "stub dies", "three servers", processes.kill_a_stub, "kill -9 of the Python process of one of three replicas",
             "what may not be computed twice fails if it was there; no other request", f"{_E2E}/triton/test_dead_stub.py::"
             "test_all_that_fits_is_loaded_at_the_start_and_a_stub_that_dies_is_replaced",
         ),
         Drill(
-            "stub freezes", "three servers", faults.freeze_a_stub, "SIGSTOP of the Python process of one of three replicas for 12 s",
+            "stub freezes", "three servers", processes.freeze_a_stub, "SIGSTOP of the Python process of one of three replicas for 12 s",
             "requests there wait until the replica is given up on; no other request", "",
             over_within_s=DEADLINE_S, slow_until_s=5.0,
         ),
         Drill(
-            "a load hangs", "three servers", faults.load_one_that_hangs, "a model is asked for whose `initialize` never ends",
+            "a load hangs", "three servers", processes.load_one_that_hangs, "a model is asked for whose `initialize` never ends",
             "who asks for it is told so after `TIDEGATE_LOAD_TIMEOUT_S`; nobody else anything", f"{_E2E}/fleet/test_fleet_failures.py::"
             "test_one_whose_load_triton_would_never_end_fails_and_is_loaded_once_it_is_mended", failed=0,
         ),
         Drill(
-            "an artefact is corrupt", "three servers", faults.load_a_corrupt_one, "a model is asked for whose file is cut off",
+            "an artefact is corrupt", "three servers", processes.load_a_corrupt_one, "a model is asked for whose file is cut off",
             "who asks for it is told what is wrong with its file; nobody else anything", f"{_E2E}/fleet/test_fleet_failures.py::"
             "test_for_one_whose_files_cannot_be_loaded_nothing_goes_and_who_asks_is_told", failed=0,
         ),
         Drill(
-            "a request is poison", "three servers", faults.send_poison, "a client sends one eight times that ends the process computing it",
+            "a request is poison", "three servers", processes.send_poison,
+            "a client sends one eight times that ends the process computing it",
             "who sends it is refused after two processes; of the others, who had a request in one of those", "",
             over_within_s=10.0,
         ),
         Drill(
-            "a request is poison behind workers", "two workers", faults.send_poison, "the same with `--workers 2` and two replicas",
+            "a request is poison behind workers", "two workers", processes.send_poison, "the same with `--workers 2` and two replicas",
             "the same", "", over_within_s=10.0,
         ),
         Drill(
-            "a request never ends", "three servers", faults.send_what_never_ends, "a client sends it eight times, with a deadline of 2 s",
+            "a request never ends", "three servers", processes.send_what_never_ends,
+            "a client sends it eight times, with a deadline of 2 s",
             "who sends it is told that time is over, and is refused after two replicas; others wait until the replica is given up on", "",
             over_within_s=10.0,
         ),
         Drill(
-            "a request never ends behind workers", "two workers", faults.send_what_never_ends,
+            "a request never ends behind workers", "two workers", processes.send_what_never_ends,
             "the same with `--workers 2` and two replicas", "the same", "", over_within_s=10.0,
         ),
         Drill(
-            "a model hoards memory", "three servers", faults.hoard_memory, "one that declares 24 MiB takes 500 MiB",
+            "a model hoards memory", "three servers", processes.hoard_memory, "one that declares 24 MiB takes 500 MiB",
             "nothing; the log says which server is beyond its budget", "tests/unit/fleet/test_reconciler.py::"
             "test_a_server_beyond_its_budget_is_told_of_once_and_when_it_is_within_it_again", failed=0,
         ),
         Drill(
-            "a crowd for cold models", "three servers", faults.ask_for_twenty_cold_models,
+            "a crowd for cold models", "three servers", processes.ask_for_twenty_cold_models,
             "200 requests at once for 20 models that are loaded nowhere, with room for 9", "all wait for the loads, and are answered",
             f"{_E2E}/fleet/test_fleet.py::test_many_at_once_for_one_that_is_nowhere_are_one_load", failed=0,
         ),
         Drill(
-            "node dies", "three nodes", faults.kill_a_node, "kill -9 of one of three nodes, and a start a second later",
+            "node dies", "three nodes", processes.kill_a_node, "kill -9 of one of three nodes, and a start a second later",
             "its Triton ends with it: what may not be computed twice fails if it was there; no other request",
             f"{_E2E}/node/test_nodes.py::test_a_killed_node_leaves_no_process_and_is_used_again_once_it_is_back",
         ),
         Drill(
-            "node freezes", "three nodes", faults.freeze_a_node, "SIGSTOP of one of three nodes for 5 s",
+            "node freezes", "three nodes", processes.freeze_a_node, "SIGSTOP of one of three nodes for 5 s",
             "nothing: its Triton answers",
             f"{_E2E}/node/test_nodes.py::test_a_frozen_node_costs_only_its_hits_and_they_come_back", failed=0,
         ),
         Drill(
-            "node is cut off", "three nodes", faults.hold_up_the_way_to_a_node,
+            "node is cut off", "three nodes", processes.hold_up_the_way_to_a_node,
             "nothing comes through between the gateway and one of three nodes for 5 s, and no connection is closed", _NOTHING,
             "tests/unit/node/test_contents.py::test_a_half_open_connection_is_known_within_two_seconds_and_made_anew", failed=0,
         ),
         Drill(
-            "a node's Triton dies", "three nodes", faults.kill_a_triton, "kill -9 of the Triton of one of three nodes",
+            "a node's Triton dies", "three nodes", processes.kill_a_triton, "kill -9 of the Triton of one of three nodes",
             "what may not be computed twice fails if it was there; no other request", "",
         ),
         Drill(
-            "a node's Triton freezes", "three nodes", faults.freeze_a_triton, "SIGSTOP of the Triton of one of three nodes for 5 s",
+            "a node's Triton freezes", "three nodes", processes.freeze_a_triton, "SIGSTOP of the Triton of one of three nodes for 5 s",
             "a pause of about a second for the requests that were there; longer for what may not be computed twice", "",
             slow_until_s=1.0, longest_repeatable_s=2.0,
         ),
         Drill(
-            "worker dies", "two workers", faults.kill_a_worker, "kill -9 of one of two",
+            "worker dies", "two workers", processes.kill_a_worker, "kill -9 of one of two",
             "connections to it break, with what was on them; new ones are accepted", f"{_E2E}/app/test_workers.py::"
             "test_a_worker_that_is_killed_costs_only_what_it_had_under_way", lost=_CALLERS, over_within_s=2.0,
         ),
         Drill(
-            "worker freezes", "two workers", faults.freeze_a_worker, "SIGSTOP of one of two for 5 s",
+            "worker freezes", "two workers", processes.freeze_a_worker, "SIGSTOP of one of two for 5 s",
             "requests there wait for it; new connections go to the other after 2 s", "",
             deadline_s=3.0, lost=2 * _CALLERS, over_within_s=6.0,
         ),
         Drill(
-            "gateway dies", "two gateways", faults.kill_a_gateway, "kill -9 of one of two, and a start a second later",
+            "gateway dies", "two gateways", processes.kill_a_gateway, "kill -9 of one of two, and a start a second later",
             "connections to it break, with what was on them; callers go to the other", f"{_E2E}/app/test_life.py::"
             "test_kill_9_leaves_no_orphan_and_what_it_left_is_replaced", lost=_CALLERS, over_within_s=2.0,
         ),
         Drill(
-            "gateway freezes", "two gateways", faults.freeze_a_gateway, "SIGSTOP of one of two for 5 s",
+            "gateway freezes", "two gateways", processes.freeze_a_gateway, "SIGSTOP of one of two for 5 s",
             "requests there wait for it", _QUICK, failed=0,
         ),
         Drill(
-            "leader dies", "two gateways", faults.kill_the_leader, "kill -9 of the gateway that loads, and a start a second later",
+            "leader dies", "two gateways", processes.kill_the_leader, "kill -9 of the gateway that loads, and a start a second later",
             "as with any gateway; who asks for a cold model waits for the other one, about 8 s", f"{_E2E}/fleet/test_two_gateways.py::"
             "test_when_the_leader_is_killed_the_other_takes_over", lost=_CALLERS, over_within_s=2.0,
         ),
         Drill(
-            "leader freezes", "two gateways", faults.freeze_the_leader, "SIGSTOP of the gateway that loads for 10 s, longer than its lease",
+            "leader freezes", "two gateways", processes.freeze_the_leader,
+            "SIGSTOP of the gateway that loads for 10 s, longer than its lease",
             "requests there wait for it or for their deadline; the other one loads", f"{_E2E}/fleet/test_leaders.py::"
             "test_one_that_is_held_still_past_its_lease_does_no_harm", lost=_CALLERS, over_within_s=DEADLINE_S + 2.5,
         ),
         Drill(
-            "a region dies", "two regions", faults.kill_a_region,
+            "a region dies", "two regions", processes.kill_a_region,
             "kill -9 of a region's gateway while another region's only Triton is frozen for 2.5 s more, and a start then",
             "what may not be computed twice fails if it was there; the rest waits for a Triton",
             _QUICK, callers=4,
         ),
         Drill(
-            "a region freezes", "two regions", faults.freeze_a_region,
+            "a region freezes", "two regions", processes.freeze_a_region,
             "SIGSTOP of a region's gateway for 5 s, while another region's only Triton is frozen for the first half",
             "requests there are given up on after two seconds: what may not be computed twice fails, the rest waits for a Triton",
             f"{_E2E}/regions/test_regions.py::test_requests_at_a_region_that_freezes_are_given_up_on", callers=4,
         ),
         Drill(
-            "Redis dies", "two gateways", store_faults.kill_redis, "kill -9 of the one with the state, and a start 6 s later",
+            "Redis dies", "two gateways", stores.kill_redis, "kill -9 of the one with the state, and a start 6 s later",
             _NOTHING,
             "tests/contract/stores/test_redis.py::test_one_that_ends_is_unavailable_at_once_and_back_with_all_it_was_told", failed=0,
         ),
         Drill(
-            "Redis freezes", "two gateways", store_faults.freeze_redis, "SIGSTOP of the one with the state for 6 s",
+            "Redis freezes", "two gateways", stores.freeze_redis, "SIGSTOP of the one with the state for 6 s",
             _NOTHING, f"{_E2E}/auth/test_access.py::test_while_redis_hangs_they_go_on_with_what_they_know", failed=0,
         ),
         Drill(
-            "Redis lies", "two gateways", store_faults.empty_redis, "FLUSHALL of the one with the state",
+            "Redis lies", "two gateways", stores.empty_redis, "FLUSHALL of the one with the state",
             "nothing: keys that are known stay valid, and the health page says so", f"{_E2E}/auth/test_access.py::"
             "test_an_emptied_redis_locks_nobody_out", failed=0,
         ),
         Drill(
-            "Redis is slow", "two gateways", store_faults.slow_redis, "50 ms for each answer of the one with the state, for 6 s",
+            "Redis is slow", "two gateways", stores.slow_redis, "50 ms for each answer of the one with the state, for 6 s",
             _NOTHING, _QUICK, failed=0,
         ),
         Drill(
-            "a client floods", "two gateways", faults.flood_by_a_client,
+            "a client floods", "two gateways", processes.flood_by_a_client,
             "100 connections of one tenant, 50 requests on each at once, for 6 s",
             "other tenants' requests take longer, and none fails", _QUICK, failed=0,
         ),
         Drill(
-            "the state disk is full", "small state disk", store_faults.fill_the_disk, "no byte can be written for 6 s",
+            "the state disk is full", "small state disk", stores.fill_the_disk, "no byte can be written for 6 s",
             "nothing; who asks for a model that must be placed there is told why not",
             "tests/unit/metering/test_metering_whatever_happens.py::"
             "test_whatever_the_store_does_each_request_counts_once_on_its_day_or_as_dropped", failed=0,
         ),
         Drill(
-            "the warm disk is full", "small warm disk", store_faults.fill_the_disk, "no byte can be written for 6 s",
+            "the warm disk is full", "small warm disk", stores.fill_the_disk, "no byte can be written for 6 s",
             "nothing; who asks for a model that must be fetched is told so at once",
             "tests/unit/models/tiers/test_warm_tier_manager_faults.py::test_a_full_disk_is_told_and_nothing_half_made_stays", failed=0,
         ),

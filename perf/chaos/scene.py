@@ -14,7 +14,7 @@ from perf.chaos.answers import ONCE, REPEATABLE, Answer, counted, have_all_answe
 from perf.chaos.callers import CALLERS, DEADLINE_S, Asked, Caller, Either, Timeline, keep_asking
 from perf.chaos.models import ONCE_MODEL, REPEATABLE_MODEL
 from perf.chaos.run import Run
-from perf.chaos.sites import QUIET, Site
+from perf.chaos.sites.sites import QUIET, Site
 
 _KINDS = ((REPEATABLE, REPEATABLE_MODEL), (ONCE, ONCE_MODEL))
 _BEFORE_S = 1.0

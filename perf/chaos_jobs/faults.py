@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from perf.chaos.gateways import Gateway
+from perf.chaos.sites.gateways import Gateway
 from perf.chaos_jobs.site import Site, Worker
 
 Fault = Callable[[float], Coroutine[Any, Any, None]]

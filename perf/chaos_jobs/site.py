@@ -20,8 +20,8 @@ from control_plane.core.scope import parse_scope
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects
 from perf.chaos import models
-from perf.chaos.durable_redis import Redis
-from perf.chaos.gateways import Gateway
+from perf.chaos.sites.durable_redis import Redis
+from perf.chaos.sites.gateways import Gateway
 from perf.chaos_jobs.work import EMBEDDING, MODELS, TENANTS
 from perf.servers.processes import PROJECT, end
 from perf.servers.rabbitmq import RabbitmqServer

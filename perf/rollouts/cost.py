@@ -13,7 +13,7 @@ from statistics import median
 
 import numpy as np
 
-from perf.chaos.gateways import Gateway
+from perf.chaos.sites.gateways import Gateway
 from perf.rollouts.fleet import Fleet
 from perf.rollouts.report import Run
 

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 from control_plane.admin.client import AdminClient
 from control_plane.core.errors import ControlPlaneError
-from perf.chaos.gateways import Gateway
+from perf.chaos.sites.gateways import Gateway
 from perf.rollouts import models
 from perf.rollouts.assigned import KNOWN_AFTER_S, Period
 from perf.rollouts.callers import PLAIN, SEQUENCE, USER

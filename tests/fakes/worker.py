@@ -49,7 +49,7 @@ class FakeWorker:
     def end(self) -> None:
         self._says.put_nowait(None)
 
-    def client_status_of(self, kind: type[MessageT]) -> list[MessageT]:
+    def messages_of(self, kind: type[MessageT]) -> list[MessageT]:
         return [message for message in self.told if isinstance(message, kind)]
 
 

@@ -1,4 +1,4 @@
-"""Runs one target under atheris (libFuzzer for Python): `python -m tests.fuzz.fuzz_X [libFuzzer's flags] [corpus folder]`.
+"""Runs one target under atheris (libFuzzer for Python): `python -m tests.fuzz.targets.fuzz_X [libFuzzer's flags] [corpus folder]`.
 
 A target is a module with `check(data)`, which returns for whatever bytes, or raises: then it has found a defect. Modules
 under test are imported within `instrumented()`, so that coverage guides the search. Without atheris a target can still be

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in HERE.glob("fuzz_*.py"))
+TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in (HERE / "targets").glob("fuzz_*.py"))
 SEARCH = ("-seed=1", "-runs=4000", "-max_total_time=20", "-timeout=20")
 """The longest times are for slow machines; a quick one is done in two seconds."""
 
@@ -31,7 +31,7 @@ def corpus(target: str) -> list[Path]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_is_known_passes(target: str) -> None:
-    check = importlib.import_module(f"tests.fuzz.fuzz_{target}").check
+    check = importlib.import_module(f"tests.fuzz.targets.fuzz_{target}").check
     known = corpus(target)
     assert 3 <= len(known) <= 60
     for path in known:
@@ -43,7 +43,7 @@ def test_what_is_known_passes(target: str) -> None:
 def test_a_search_finds_nothing(target: str, tmp_path: Path) -> None:
     started_from = tmp_path / "corpus"
     shutil.copytree(HERE / "corpus" / target, started_from)
-    module, flags = f"tests.fuzz.fuzz_{target}", (*SEARCH, f"-artifact_prefix={tmp_path}/")
+    module, flags = f"tests.fuzz.targets.fuzz_{target}", (*SEARCH, f"-artifact_prefix={tmp_path}/")
     done = subprocess.run(
         [sys.executable, "-m", module, *flags, str(started_from)],
         cwd=HERE.parents[1],

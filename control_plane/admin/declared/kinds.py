@@ -19,7 +19,7 @@ from pydantic.json_schema import models_json_schema
 from control_plane.admin.declared.rollout_policies import RolloutPolicySpec
 from control_plane.admin.schema.views import NAME, PriceSpec, RouteSpec, Spec, TenantSpec
 from control_plane.core.errors import InvalidRequest
-from control_plane.core.validation_words import words_of
+from control_plane.core.text.validation_words import words_of
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.rollout_policy import RolloutPolicy
 from control_plane.objects.domain.route import Route

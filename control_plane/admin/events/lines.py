@@ -1,4 +1,4 @@
-"""Parser of server-sent events (HTML Living Standard, 9.2.6), as far as the admin API uses them. Called by `admin/client`."""
+"""Parser of server-sent events (HTML Living Standard, 9.2.6), as far as the gateway sends them; the command line's clients call it."""
 
 from __future__ import annotations
 

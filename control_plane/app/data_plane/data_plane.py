@@ -51,7 +51,7 @@ from control_plane.host.network.listening import allow_restart
 from control_plane.host.network.tls import GRPC, HTTP, Tls
 from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.dispatch.dispatch import Dispatch
-from control_plane.inference.dispatch.elsewhere import Elsewhere
+from control_plane.inference.dispatch.region_failover import RegionFailover
 from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.governance import Governance, Meter
@@ -228,7 +228,7 @@ class DataPlane:
         fleet = FleetCounts() if catalogue is None else catalogue.counts
         deliveries = None if self._jobs is None else self._jobs.deliveries
         sent = {} if self._regions is None else self._regions.totals
-        elsewhere = self._inference.elsewhere
+        failover = self._inference.region_failover
         return replace(
             self._counter.counts(in_flight=self._inference.in_flight),
             refused=tuple(FleetRefusalCount(*each) for each in fleet.refused.items()),
@@ -240,7 +240,7 @@ class DataPlane:
             budgets=tuple(BudgetCount(*key, count) for key, count in self._inference.dial.totals.items()),
             deliveries=() if deliveries is None else tuple(DeliveryCount(*key, count) for key, count in deliveries.outcomes.items()),
             regions=tuple(RegionCount(region, verdict.value, count) for (region, verdict), count in sent.items()),
-            guests=0 if elsewhere is None else elsewhere.guests,
+            guests=0 if failover is None else failover.guests,
             shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
             loop_late_s=self._lag.most_s,
             units=units_of(self._governance.meter),
@@ -258,12 +258,12 @@ class DataPlane:
     def _is_loaded(self) -> Callable[[str], bool]:
         """Return what says of a model whether it needs no load."""
         catalogue = self._inference.dispatch.catalogue
-        return self._models.__contains__ if catalogue is None else catalogue.is_ready
+        return self._models.__contains__ if catalogue is None else catalogue.is_loaded
 
     def _spill_over_to(self, regions: Regions) -> None:
-        self._inference.elsewhere = Elsewhere(regions, self._servers, self._inference.dispatch)
+        self._inference.region_failover = RegionFailover(regions, self._servers, self._inference.dispatch)
         if isinstance(self._inference.dispatch, SingleServerDispatch):
-            self._inference.dispatch.may_leave = self._inference.elsewhere.may_leave
+            self._inference.dispatch.may_leave = self._inference.region_failover.may_leave
 
     def _make_shadow_copies(self) -> ShadowCopies:
         access, slots = self._governance.access, self._governance.admission.slots

@@ -56,6 +56,11 @@ def make_job_compute(
     def metered_embeddings(meter: Meter, yields: bool) -> Embeddings:
         return embeddings_of(metered(meter, yields))
 
+    def is_hot(name: str) -> bool:
+        """Whether jobs for this model or route need no load."""
+        route = below.access.route(name)
+        return is_loaded(name if route is None else route.model)
+
     yielding = Yielding(is_alone)
     lines = LinesCompute(
         metered_embeddings, below.meter, max_attempts=max_attempts, is_alone=is_alone, yielding=yielding, may_join=may_join
@@ -65,7 +70,7 @@ def make_job_compute(
         context,
         budget,
         meter=below.meter,
-        is_loaded=is_loaded,
+        is_hot=is_hot,
         is_alone=is_alone,
         yielding=yielding,
         lines=lines,

@@ -53,7 +53,7 @@ class JobServices:
         self._settings = settings
         self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
         self._policy = RetryPolicy(max_attempts=settings.jobs_attempts, keep_s=settings.jobs_keep_s)
-        self.ended: Callable[[Job], None] = lambda job: None
+        self.on_ended: Callable[[Job], None] = lambda job: None
         """Told of each job that this process has ended, however."""
         slots = UploadSlots()
         self.jobs = Jobs(
@@ -64,7 +64,7 @@ class JobServices:
             policy=self._policy,
             expire_s=settings.jobs_expire_s,
             slots=slots,
-            ended=lambda job: self.ended(job),
+            on_ended=lambda job: self.on_ended(job),
         )
         self.files = Files(shelf, max_bytes=settings.jobs_bytes_per_tenant, slots=slots)
         self.batches = Batches(
@@ -87,7 +87,7 @@ class JobServices:
             usage=usage,
             policy=self._policy,
             kept=_kept_per_tenant(settings),
-            ended=lambda job: self.ended(job),
+            on_ended=lambda job: self.on_ended(job),
         )
         self.max_attempts = settings.jobs_attempts
         self.max_upload_bytes = settings.jobs_max_upload_bytes
@@ -111,8 +111,8 @@ class JobServices:
             holder=uuid4().hex,
             policy=self._policy,
             weight_of=weight_of,
-            on_end=self.batches.job_ended,
-            ended=lambda job: self.ended(job),
+            on_result=self.batches.job_ended,
+            on_ended=lambda job: self.on_ended(job),
         )
 
     def deliver_by(self, secrets_of: Callable[[str], Sequence[str]]) -> None:

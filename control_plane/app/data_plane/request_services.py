@@ -95,7 +95,7 @@ class RequestServices:
         self.metering = Metering(store=usage, spill=spill, max_sums=settings.usage.usage_sums, log=self.log)
         self.events = RequestEvents(settings, self.metering, is_publisher=board is not None)
         if jobs is not None:
-            jobs.ended = self.events.job_ended
+            jobs.on_ended = self.events.job_ended
         charges = ComputeCharges(self.metering.add_units)
         # Workers only collect charges and send them to the parent, which divides Triton's compute time among
         # all of them.
@@ -203,22 +203,22 @@ async def open_request_services(
                 buckets = make_redis_buckets(url)
                 held.push_async_callback(buckets.close)
             jobs = await held.enter_async_context(open_jobs(settings, usage))
-            governing = RequestServices(settings, servers, state, usage, board, buckets, jobs, costs)
-            await governing.start()
+            services = RequestServices(settings, servers, state, usage, board, buckets, jobs, costs)
+            await services.start()
         except StoreUnavailable as exc:
             raise StartupError(f"the state store cannot be reached, so no caller's permissions are known: {exc}") from exc
-        if governing.log is not None:
-            held.callback(governing.log.close)
-        if governing.shares is not None:
-            held.push_async_callback(governing.shares.stop)
-            held.push_async_callback(governing.leases.stop)
-        if governing.shared_cache is not None:
-            held.push_async_callback(governing.shared_cache.close)
-        held.push_async_callback(governing.events.close)
+        if services.log is not None:
+            held.callback(services.log.close)
+        if services.shares is not None:
+            held.push_async_callback(services.shares.stop)
+            held.push_async_callback(services.leases.stop)
+        if services.shared_cache is not None:
+            held.push_async_callback(services.shared_cache.close)
+        held.push_async_callback(services.events.close)
         # Pushed last, so closed first: a worker has few seconds to end, and unwritten usage is what must not
         # be lost.
-        held.push_async_callback(governing.metering.close, _CLOSE_TIMEOUT_S)
-        yield governing
+        held.push_async_callback(services.metering.close, _CLOSE_TIMEOUT_S)
+        yield services
 
 
 def _tokens(settings: AuthenticationSettings) -> TokenVerifier | None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -25,11 +25,13 @@ from control_plane.app.data_plane.data_plane import DataPlane, DataSockets
 from control_plane.app.data_plane.limits import connection_caps, http_limits
 from control_plane.app.data_plane.regions import make_regions
 from control_plane.app.data_plane.request_services import RequestServices, open_request_services
+from control_plane.app.gateway.admin_stores import opened_audit_log, opened_idempotency_records
 from control_plane.app.gateway.events import EventServices, open_event_services
 from control_plane.app.gateway.metrics import Counted, make_metrics_page
 from control_plane.app.gateway.rollouts import RolloutServices
+from control_plane.app.gateway.start_checks import refuse_exposure, require_usable_cpus
 from control_plane.app.stopping import StopSignals, stop_serving
-from control_plane.app.stores import open_audit_log, open_idempotency_records, wait_for_state_store
+from control_plane.app.stores import wait_for_state_store
 from control_plane.app.upstreams.servers import Tritons
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.ports import AuditLog
@@ -37,14 +39,13 @@ from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
 from control_plane.auth.keys import Keys
 from control_plane.cache.purges import Purges
-from control_plane.core.cpus import format_cpus, is_range
-from control_plane.core.errors import StartupError, StoreUnavailable
+from control_plane.core.errors import StartupError
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
-from control_plane.host.cpu_affinity import pin_worker, require_cpus
+from control_plane.host.cpu_affinity import pin_worker
 from control_plane.host.memory.garbage import garbage_collector_paused
-from control_plane.host.network.exposure import allowed_hosts, refusal
+from control_plane.host.network.exposure import allowed_hosts
 from control_plane.host.network.listening import allow_restart, share_port
 from control_plane.host.network.service_sockets import ServiceSockets
 from control_plane.host.network.tls import HTTP, make_admin_tls, make_tls, on_hangup
@@ -88,8 +89,8 @@ class App:
         """Wire everything that needs no I/O and bind every port. Raises StartupError."""
         # The ports come before everything slow: a port that is taken is reported at once, not after Triton's
         # start.
-        _refuse_exposure(settings)
-        _require_cpus(settings)
+        refuse_exposure(settings)
+        require_usable_cpus(settings)
         settings = self._settings = with_profile(settings)
         self._tls = make_tls(settings.tls)
         self._admin_tls = make_admin_tls(settings.tls)
@@ -125,22 +126,22 @@ class App:
     def _service_limits(self, access: Access) -> HttpLimits:
         return replace(http_limits(self._settings.gateway, access), max_connections=self._caps.service)
 
-    def _wire_ports(self, governing: RequestServices, audit: AuditLog, records: IdempotencyRecords, events: EventServices) -> None:
+    def _wire_ports(self, services: RequestServices, audit: AuditLog, records: IdempotencyRecords, events: EventServices) -> None:
         """Make the servers of the ports; needs the stores, so it comes after they are open."""
         self._caps = connection_caps(self._settings.gateway, self._settings.admin, servers=len(self._servers.members))
-        self._data_plane = None if self._workers else self._make_data_plane(governing)
+        self._data_plane = None if self._workers else self._make_data_plane(services)
         serving = self._workers or self._data_plane
         assert serving is not None
-        self._tritons.tell_nodes(serving.awaited, governing.costs.read_soon)
-        self._rollouts = self._make_rollouts(governing)
-        self._counted = Counted(serving, governing, events)
+        self._tritons.tell_nodes(serving.awaited, services.costs.read_soon)
+        self._rollouts = self._make_rollouts(services)
+        self._counted = Counted(serving, services, events)
         page = make_metrics_page(self._settings, self._counted, self._tritons, self._rollouts.rollouts, self._regions)
-        gateway, access = self._settings.gateway, governing.governance.access
+        gateway, access = self._settings.gateway, services.governance.access
         hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=access.is_on)
         self._metrics = HttpServer(page.answer, render_error, self._service_limits(access), admit=page.admit, hosts=hosts)
         self._events = events
-        self._follow_events(governing)
-        self._model_controller = self._make_model_controller(governing, audit)
+        self._follow_events(services)
+        self._model_controller = self._make_model_controller(services, audit)
 
     async def run(self, announce: Announce) -> None:
         """Serve until SIGTERM or SIGINT; call `announce` once, when everything is ready. Raises StartupError,
@@ -161,32 +162,32 @@ class App:
             # Triton's group is the outer one, so that it ends while the stores are closed: either may take seconds.
             async with (
                 asyncio.TaskGroup() as tritons,
-                _open_audit(self._settings) as audit,
-                _open_records(self._settings) as records,
-                opened as governing,
-                open_event_services(self._settings, governing, audit) as events,
+                opened_audit_log(self._settings) as audit,
+                opened_idempotency_records(self._settings) as records,
+                opened as services,
+                open_event_services(self._settings, services, audit) as events,
                 asyncio.TaskGroup() as tasks,
             ):
-                self._wire_ports(governing, audit, records, events)
+                self._wire_ports(services, audit, records, events)
                 triton = tritons.create_task(self._tritons.run(), name="tritons")
-                background = [*self._start(tasks, governing), tasks.create_task(governing.run(), name="governing")]
-                make_admin = partial(self._make_admin, governing, audit, records)
+                background = [*self._start(tasks, services), tasks.create_task(services.run(), name="request-services")]
+                make_admin = partial(self._make_admin, services, audit, records)
                 opening = tasks.create_task(self._open_when_up(tasks, state, announce, make_admin), name="opening")
                 await signals.wait()
                 opening.cancel()  # a signal during the start ends it as well
                 # The background tasks, Triton's among them, are needed until the last request in flight is
                 # answered and charged.
                 await self._stop_serving(signals)
-                await governing.costs.settle()
+                await services.costs.settle()
                 triton.cancel()
                 await asyncio.gather(self._metrics.drain(0), self._drain_admin(), self._end_workers())
                 for task in background:
                     task.cancel()
 
-    def _start(self, tasks: asyncio.TaskGroup, governing: RequestServices) -> list[asyncio.Task[None]]:
+    def _start(self, tasks: asyncio.TaskGroup, services: RequestServices) -> list[asyncio.Task[None]]:
         started: list[asyncio.Task[None]] = []
         if self._workers is not None:
-            charges = governing.costs.charges
+            charges = services.costs.charges
             charges.collect = self._workers.collect_charges
             started.append(tasks.create_task(self._workers.run(self._models, charges), name="workers"))
             if self._regions is not None:  # for the admin API and the metrics page; each worker has its own
@@ -244,7 +245,7 @@ class App:
         if self._workers is not None:
             self._workers.reload_tls()
 
-    def _make_data_plane(self, governing: RequestServices) -> DataPlane:
+    def _make_data_plane(self, services: RequestServices) -> DataPlane:
         pin_worker(self._settings.process.gateway_cpus, 0, 1)
         held = self._sockets
         sockets = DataSockets(held.http, held.grpc, _listening_on(held.http_unix), _listening_on(held.grpc_unix))
@@ -252,27 +253,27 @@ class App:
             self._settings.gateway.model_copy(update={"max_connections": self._caps.data}),
             sockets,
             self._tls,
-            governance=governing.governance,
+            governance=services.governance,
             models=self._models,
             servers=self._servers,
-            cache=governing.response_cache(self._fingerprints),
+            cache=services.response_cache(self._fingerprints),
             fingerprints=self._fingerprints,
-            tenants=governing.events.tenants,
+            tenants=services.events.tenants,
             dispatch=self._tritons.fleet.dispatch if self._tritons.fleet is not None else None,
-            jobs=governing.jobs,
+            jobs=services.jobs,
             regions=self._regions,
         )
         made.deaths.tell = self._tritons.found_out
         return made
 
-    def _make_admin(self, governing: RequestServices, audit: AuditLog, records: IdempotencyRecords) -> HttpServer:
+    def _make_admin(self, services: RequestServices, audit: AuditLog, records: IdempotencyRecords) -> HttpServer:
         # Imported and made here, in a thread beside the start of Triton: FastAPI and its paths take as long as half of that.
         with garbage_collector_paused():
             from control_plane.admin.api import make_admin_api
             from control_plane.admin.server import make_admin_server
 
-        access, trail = governing.governance.access, AuditTrail(audit)
-        state = AuditedStore(MirroredStore(governing.state, governing.known), trail, Actor("gateway"))
+        access, trail = services.governance.access, AuditTrail(audit)
+        state = AuditedStore(MirroredStore(services.state, services.known), trail, Actor("gateway"))
         objects = Objects(state)
         api = make_admin_api(
             models=self._models,
@@ -281,20 +282,20 @@ class App:
             keys=Keys(state),
             webhook_secrets=WebhookSecrets(state),
             objects=objects,
-            purges=Purges(objects, governing.known, dependents=self._tritons.dependents_of),
-            usage=UsageService(governing.usage, lambda: governing.known.prices.values()),
+            purges=Purges(objects, services.known, dependents=self._tritons.dependents_of),
+            usage=UsageService(services.usage, lambda: services.known.prices.values()),
             trail=trail,
-            known=governing.known,
+            known=services.known,
             version=version("tidegate"),
             degraded=lambda: list(
-                dict.fromkeys([*governing.degraded(), *self._events.degraded(), *(self._workers.degraded() if self._workers else ())])
+                dict.fromkeys([*services.degraded(), *self._events.degraded(), *(self._workers.degraded() if self._workers else ())])
             ),
             rollouts=self._rollouts.rollouts,
             fleet=self._tritons.fleet,
             regions=self._regions,
             sent_to_regions=lambda: self._counted.counts().regions,
             builds=self._builds,
-            jobs=None if governing.jobs is None else governing.jobs.jobs,
+            jobs=None if services.jobs is None else services.jobs.jobs,
             events=self._events.feed,
             subscriptions=self._events.subscriptions,
             records=records,
@@ -303,7 +304,7 @@ class App:
         hosts = allowed_hosts(self._settings.admin.admin_host, self._settings.gateway.allowed_hosts, authentication=access.is_on)
         return make_admin_server(api, access, self._service_limits(access), hosts)
 
-    def _follow_events(self, governing: RequestServices) -> None:
+    def _follow_events(self, services: RequestServices) -> None:
         feed, fleet = self._events.feed, self._tritons.fleet
         self._events.follow(self._workers)
         if fleet is None and isinstance(self._models, ModelService):
@@ -311,22 +312,22 @@ class App:
         self._event_sources = EventSources(
             feed,
             fleet=lambda: fleet.state.events.latest if fleet is not None else (),
-            rollouts=lambda: governing.known.rollouts.values(),
+            rollouts=lambda: services.known.rollouts.values(),
         )
 
-    def _make_rollouts(self, governing: RequestServices) -> RolloutServices:
+    def _make_rollouts(self, services: RequestServices) -> RolloutServices:
         processes = self._workers or self._data_plane
         assert processes is not None
         give_up = self._workers.give_up if self._workers is not None else (lambda rollout_id: None)
-        return RolloutServices(self._settings, governing, self._tritons, observed=processes.take_observed, give_up=give_up)
+        return RolloutServices(self._settings, services, self._tritons, observed=processes.take_observed, give_up=give_up)
 
-    def _make_model_controller(self, governing: RequestServices, audit: AuditLog) -> ModelController | None:
+    def _make_model_controller(self, services: RequestServices, audit: AuditLog) -> ModelController | None:
         if not self._settings.fleet.model_resources:
             return None
         from control_plane.app.gateway.model_resources import make_model_controller  # it imports FastAPI
 
         trail = AuditTrail(audit)
-        objects = Objects(AuditedStore(governing.state, trail, Actor("gateway")))
+        objects = Objects(AuditedStore(services.state, trail, Actor("gateway")))
         return make_model_controller(self._settings.fleet, objects, self._tritons.fleet, trail, is_open=lambda: self._is_open)
 
     def _make_builds(self) -> ModelBuilds | None:
@@ -345,52 +346,5 @@ class App:
         return Workers(count=self._settings.process.workers, launcher=launcher)
 
 
-@asynccontextmanager
-async def _open_audit(settings: Settings) -> AsyncIterator[AuditLog]:
-    """Open the audit log. Raises StartupError: nothing could be changed without it."""
-    try:
-        state = settings.state
-        log = await open_audit_log(state.state_url, settings.process.state_dir, keep=state.audit_keep_entries)
-    except StoreUnavailable as exc:
-        raise StartupError(f"the audit log cannot be reached, so nothing could be changed: {exc}") from exc
-    try:
-        yield log
-    finally:
-        await log.close()
-
-
-@asynccontextmanager
-async def _open_records(settings: Settings) -> AsyncIterator[IdempotencyRecords]:
-    """Open the records of requests with idempotency keys. Raises StartupError."""
-    records = await open_idempotency_records(settings.state.state_url, settings.process.state_dir)
-    try:
-        yield records
-    finally:
-        await records.close()
-
-
 def _listening_on(unix_socket: UnixSocket | None) -> socket.socket | None:
     return unix_socket.listening if unix_socket is not None else None
-
-
-def _refuse_exposure(settings: Settings) -> None:
-    callers_show_keys = settings.authentication.authentication
-    clients_show_certificates = settings.tls.tls_client_ca is not None
-    for host, setting, is_authenticated in (
-        (settings.gateway.host, "--host", callers_show_keys or clients_show_certificates),
-        (settings.admin.admin_host, "--admin-host", callers_show_keys),
-    ):
-        reason = refusal(host, setting=setting, authentication_is_configured=is_authenticated)
-        if reason is not None:
-            raise StartupError(reason)
-
-
-def _require_cpus(settings: Settings) -> None:
-    process, triton = settings.process, settings.triton
-    require_cpus(process.gateway_cpus, setting="--gateway-cpus", at_least=process.workers)
-    for setting, cpus in (("--triton-cpus", triton.triton_cpus), ("--model-cpus", triton.model_cpus)):
-        require_cpus(cpus, setting=setting)
-        if cpus and settings.is_attached:
-            raise StartupError(f"{setting} is for the embedded Triton; an attached Triton is pinned by whoever starts it")
-    if not is_range(triton.model_cpus):
-        raise StartupError(f"--model-cpus {format_cpus(triton.model_cpus)}: Triton takes a range only, such as 3-7")

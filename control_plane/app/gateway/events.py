@@ -33,19 +33,19 @@ _LOOK_EVERY_S = 0.25
 class EventServices:
     """What a gateway tells others: the process that has the admin API runs it, beside whatever answers requests."""
 
-    def __init__(self, settings: Settings, governing: RequestServices, audit: AuditLog, streams: EventStreams | None) -> None:
+    def __init__(self, settings: Settings, services: RequestServices, audit: AuditLog, streams: EventStreams | None) -> None:
         """Wire it."""
         store = store_name(settings.state.state_url, settings.process.state_dir)
         source = source_of_store(store)
         logs: dict[Stream, NumberedLog] = {
-            Stream.USAGE: UsageRecords(governing.usage, source),
+            Stream.USAGE: UsageRecords(services.usage, source),
             Stream.AUDIT: AuditEntries(audit, source),
         }
         self.feed = EventFeed()
         self.subscriptions = Subscriptions(logs, LogReaders(store), gateway_source())
-        self._governing = governing
-        self._tenants = governing.events.tenants
-        self._tenant_usage = TenantUsage(governing.usage, self._tenants)
+        self._services = services
+        self._tenants = services.events.tenants
+        self._tenant_usage = TenantUsage(services.usage, self._tenants)
         self._tenant_relay: TenantRelay | None = None
         self._relay = None if streams is None else EventRelay(streams, logs)
         self._queue: EventQueue[GatewayEvent] | None = None
@@ -55,7 +55,7 @@ class EventServices:
 
     def follow(self, workers: Workers | None) -> None:
         """Follow what the processes of the data ports tell while somebody reads it: these workers, or this process."""
-        own = self._governing.events
+        own = self._services.events
         self.subscriptions.requests.watched = own.watch if workers is None else workers.watch_requests
         if workers is None:
             self._tenants.changed = own.collect_for
@@ -103,7 +103,7 @@ class EventServices:
         """Pass this process's own requests on; those of workers come by `requests_ended`."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            while ended := self._governing.events.tap.take():
+            while ended := self._services.events.tap.take():
                 self.requests_ended(ended)
                 await asyncio.sleep(0)
 
@@ -111,7 +111,7 @@ class EventServices:
         """Tell tenants of this process's own requests and jobs, and of usage; what workers tell comes by their relay."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            while tapped := self._governing.events.tenant_tap.take():
+            while tapped := self._services.events.tenant_tap.take():
                 self._publish(tapped)
                 await asyncio.sleep(0)
             await self._tenant_usage.look()
@@ -129,12 +129,12 @@ class EventServices:
 
 
 @asynccontextmanager
-async def open_event_services(settings: Settings, governing: RequestServices, audit: AuditLog) -> AsyncIterator[EventServices]:
-    """Open them; on exit, after `run` has ended, what was told last is published. Raises StartupError."""
+async def open_event_services(settings: Settings, services: RequestServices, audit: AuditLog) -> AsyncIterator[EventServices]:
+    """Open the event services; on exit, after `run` has ended, what was told last is published. Raises StartupError."""
     async with AsyncExitStack() as held:
         streams = make_event_streams(settings)
         if streams is not None:
             held.push_async_callback(streams.close)
-        services = EventServices(settings, governing, audit, streams)
-        held.push_async_callback(services.close)
-        yield services
+        events = EventServices(settings, services, audit, streams)
+        held.push_async_callback(events.close)
+        yield events

@@ -29,15 +29,15 @@ class Counted:
     """Counts of the processes that answer the data ports, which may be this one alone."""
 
     frontends: Workers | DataPlane
-    governing: RequestServices
+    services: RequestServices
     events: EventServices
 
     def counts(self) -> RequestCounts:
         told = self.events.counts()
         if isinstance(self.frontends, DataPlane):
-            return replace(self.frontends.counts(), events=(*self.governing.events.counts(), *told))
+            return replace(self.frontends.counts(), events=(*self.services.events.counts(), *told))
         # What Triton has computed is charged here, by its statistics, whichever worker asked for it.
-        return self.frontends.counts(RequestCounts(units=units_of(self.governing.metering), events=told))
+        return self.frontends.counts(RequestCounts(units=units_of(self.services.metering), events=told))
 
     def listening(self) -> int:
         """Processes that accept requests now."""
@@ -48,11 +48,11 @@ def make_metrics_page(
     settings: Settings, counted: Counted, tritons: Tritons, rollouts: Rollouts, regions: Regions | None = None
 ) -> MetricsPage:
     """Make the page of the metrics port."""
-    governing, servers, most = counted.governing, tritons.servers, settings.gateway.max_metric_models
+    services, servers, most = counted.services, tritons.servers, settings.gateway.max_metric_models
     more: list[Collector] = [_fleet_metrics(counted, tritons), RolloutMetrics(lambda: rollouts.latest(most))]
     if regions is not None:
         more.append(RegionMetrics(lambda: regions.standings, counted.counts))
-    backlog = None if governing.jobs is None else governing.jobs.backlog
+    backlog = None if services.jobs is None else services.jobs.backlog
     if backlog is not None:
         more.append(JobMetrics(lambda: backlog.latest))
     own = OwnMetrics(
@@ -60,14 +60,14 @@ def make_metrics_page(
         counts=counted.counts,
         workers=counted.listening,
         triton_is_up=lambda: servers.is_answering,
-        state_behind_s=lambda: governing.known.behind_s,
+        state_behind_s=lambda: services.known.behind_s,
         events_behind_s=lambda: counted.events.behind_s,
         cache_bytes=settings.cache.cache_bytes,
         max_models=most,
         more=more,
     )
     read = None if backlog is None else backlog.read
-    return MetricsPage(render_own=own.render, servers=servers, access=governing.governance.access, read=read)
+    return MetricsPage(render_own=own.render, servers=servers, access=services.governance.access, read=read)
 
 
 def _fleet_metrics(counted: Counted, tritons: Tritons) -> FleetMetrics:

@@ -32,7 +32,7 @@ class RolloutServices:
     def __init__(
         self,
         settings: Settings,
-        governing: RequestServices,
+        services: RequestServices,
         tritons: Tritons,
         *,
         observed: Callable[[], Iterable[Observation]],
@@ -49,12 +49,17 @@ class RolloutServices:
             # Of this run of this process: after a restart it has counted nothing yet.
             process = uuid4().hex
             self._election = LeaderElection(make_redis_lease(url, fleet=_LEASE_NAME), holder=process, of_what="the rollouts")
-            self._shared = SharedEvidence(make_redis_evidence(url), governing.known, process=process)
+            self._shared = SharedEvidence(make_redis_evidence(url), services.known, process=process)
         self._tritons = tritons
         copies = None if tritons.fleet is None else KeptReplicas(tritons.fleet.state)
         self._load_timeout_s = settings.triton.load_timeout_s
         self.rollouts = Rollouts(
-            Objects(governing.state), governing.known, ContractReader(self._reading), shared=self._shared, copies=copies, leads=self._token
+            Objects(services.state),
+            services.known,
+            ContractReader(self._reading),
+            shared=self._shared,
+            copies=copies,
+            fencing_token=self._token,
         )
         self.rollouts.sources.append(observed)
         self.rollouts.on_given_up = give_up

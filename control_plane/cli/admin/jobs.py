@@ -17,8 +17,9 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from control_plane.admin.client import JobClient, embeddings_in
 from control_plane.cli import job_worker
+from control_plane.cli.clients.embeddings import embeddings_in
+from control_plane.cli.clients.jobs import JobClient
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client, api_key, endpoint
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import print_fields, print_table, remark

@@ -15,7 +15,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 
-from control_plane.admin.client import ModelClient, authorization
+from control_plane.admin.connection import authorization
+from control_plane.cli.clients.model import ModelClient
 from control_plane.cli.common.options import StateDirOption, api_key, endpoint
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.planning.profile_report import print_profile, remarks_on

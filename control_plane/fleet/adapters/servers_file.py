@@ -25,8 +25,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from control_plane.core.endpoints import ListedServer, authority
 from control_plane.core.errors import StartupError
-from control_plane.core.redaction import without_secrets
-from control_plane.core.validation_words import words_of
+from control_plane.core.text.redaction import without_secrets
+from control_plane.core.text.validation_words import words_of
 from control_plane.host.bounded_file import read_bounded
 from control_plane.settings import POOL, ByteCount, is_utf8_encodable, parse_triton_url
 

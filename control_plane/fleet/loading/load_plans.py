@@ -170,7 +170,8 @@ class LoadPlans:
                 token = None
                 # Repeated if the lease was lost and won again meanwhile: the index must have been read under
                 # the lease that allows the call.
-                while token != (token := self._require_lease()):
+                while (present := self._require_lease()) != token:
+                    token = present
                     await self._await_turn_in_triton(step)
                 # From here the call may reach Triton even if its answer never comes back, so its memory
                 # counts.
@@ -202,9 +203,10 @@ class LoadPlans:
     def _must_wait(self, found: Server, name: str) -> bool:
         """Whether a load of this model must wait: another load is under way, or a replica of the model is unloading, beside
         which Triton would load the new one at once."""
-        return any(replica.state is ModelState.LOADING and not self._hangs(replica.model) for replica in found.replicas.values()) or (
-            name in found.replicas and found.replicas[name].state is ModelState.UNLOADING
-        )
+        own = found.replicas.get(name)
+        if own is not None and own.state is ModelState.UNLOADING:
+            return True
+        return any(replica.state is ModelState.LOADING and not self._hangs(replica.model) for replica in found.replicas.values())
 
     def _hangs(self, name: str) -> bool:
         """Whether the model's load has taken longer than a load may."""

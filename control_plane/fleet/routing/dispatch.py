@@ -297,7 +297,7 @@ class FleetDispatcher:
         finally:
             reservation.release(answered=False)
 
-    def idle_copy(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
+    def idle_replica(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
         """Reserve a replica that has nothing to do, for as long as the block lasts; None if there is none."""
         state, model = self._router.state, call.model_name
         if self.deaths.watches(model) or state.specs.is_suspended(model):

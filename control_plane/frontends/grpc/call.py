@@ -15,6 +15,7 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.read_scheduler import WaitingRequest
 from control_plane.frontends.grpc.arrivals import Arrivals
+from control_plane.frontends.grpc.call_stalls import CallStalls
 from control_plane.frontends.grpc.handler import GrpcHandler, failure
 from control_plane.frontends.grpc.message_stream import MessageConnection, MessageStream
 from control_plane.frontends.grpc.unparsed_answers import LateHead, UnparsedAnswers
@@ -65,7 +66,6 @@ class Call:
     """State machine of one call, as the `StreamListener` of its HTTP/2 stream."""
 
     __slots__ = (
-        "_blocked_since_s",
         "_came_s",
         "_connection",
         "_frame",
@@ -78,16 +78,12 @@ class Call:
         "_messages",
         "_partial_is_counted",
         "_principal",
-        "_progress",
         "_reader",
         "_received_bytes",
-        "_sent_messages",
-        "_stalled_since_s",
+        "_stalls",
         "_stream",
         "_task",
         "_uncounted_bytes",
-        "_unsent_bytes",
-        "_unsent_step",
         "_waits_to_begin",
     )
 
@@ -107,46 +103,28 @@ class Call:
         self._has_ended = False
         """Whether the client has ended its side of the stream."""
         self._received_bytes = 0
-        self._progress = -1
-        self._stalled_since_s = 0.0
-        self._unsent_bytes = self._unsent_step = self._sent_messages = 0
-        """Bytes that waited for the client's window when it last made progress, and how many fewer are progress: a sixteenth,
-        since one that reads a byte at a time would hold the answer for ever."""
-        self._blocked_since_s = 0.0
+        self._stalls: CallStalls | None = None
+        """Made by the first `check`: most calls end before it."""
 
     def check(self, now_s: float) -> None:
-        """End a stalled call, whose client neither sends the rest of a message nor opens its window for the
-        answer, and during a drain a streaming call in which nothing happens.
-
-        The server calls it about once a second, so that calls need no timers of their own.
-        """
+        """End a stalled call (`call_stalls`), and during a drain a streaming call in which nothing happens; called about once a
+        second."""
         self._is_late = self._is_late or not self._is_whole or self._frame is not None
-        patience_s = self._connection.body_timeout_s
-        # Progress is counted in sixteenths of a message: a client that sends a byte at a time would hold memory for ever.
-        progress = self._received_bytes // max(self._reader.partial_bytes // 16, 1)
-        if progress != self._progress or not self._client_may_send():
-            self._progress, self._stalled_since_s = progress, now_s
-        elif now_s - self._stalled_since_s > patience_s:
+        if self._stalls is None:
+            self._stalls = CallStalls()
+        patience_s, partial_bytes = self._connection.body_timeout_s, self._reader.partial_bytes
+        stalled_s = self._stalls.stalled_sending_s(
+            now_s, received_bytes=self._received_bytes, message_bytes=partial_bytes, may_send=self._client_may_send()
+        )
+        if stalled_s > patience_s:
             self.refuse(RequestTimeout(f"the rest of the message did not come within {patience_s:g} s"))
         if self._connection.is_leaving and self._messages is not None and self._messages.has_been_idle():
             self.refuse(GatewayStopping())
-        if self._client_reads():
-            self._blocked_since_s = now_s
-        elif now_s - self._blocked_since_s > patience_s:
+        unsent_bytes = sum(len(piece) for piece, _ in self._stream.pending)
+        sent_messages = 0 if self._messages is None else self._messages.sent
+        if self._stalls.stalled_reading_s(now_s, unsent_bytes=unsent_bytes, sent_messages=sent_messages) > patience_s:
             self._connection.reset(self._stream)
             self.on_reset()
-
-    def _client_reads(self) -> bool:
-        """Whether nothing waits for the client's window, something else does than before, or a sixteenth less."""
-        unsent, messages = sum(len(piece) for piece, _ in self._stream.pending), self._messages
-        sent = 0 if messages is None else messages.sent
-        is_new = sent != self._sent_messages or unsent > self._unsent_bytes
-        if is_new:
-            self._sent_messages, self._unsent_step = sent, max(unsent // 16, 1)
-        if unsent and not is_new and self._unsent_bytes - unsent < self._unsent_step:
-            return False
-        self._unsent_bytes = unsent
-        return True
 
     def _client_may_send(self) -> bool:
         """Whether the client could send on but does not; false while we are busy or keep its window closed."""

@@ -85,13 +85,13 @@ class JobCompute:
         budget: BodyBudget,
         *,
         meter: Meter,
-        is_loaded: Callable[[str], bool],
+        is_hot: Callable[[str], bool],
         is_alone: Callable[[], bool],
         yielding: Yielding,
         lines: ComputeLines | None = None,
     ) -> None:
         """`inference_with` makes the inference service that counts by the given meter, and is told whether models may interrupt
-        requests for callers. `is_loaded` says of a model or route whether it needs no load, `is_alone` whether there are no
+        requests for callers. `is_hot` says of a model or route whether it needs no load, `is_alone` whether there are no
         callers to yield to, `yielding` which attempts are marked; `lines` computes chunks of batches.
         """
         self._lines = lines
@@ -101,7 +101,7 @@ class JobCompute:
         self._context = context
         self._budget = budget
         self._meter = meter
-        self.is_hot = is_loaded
+        self.is_hot = is_hot
 
     @asynccontextmanager
     async def room_for(self, size_bytes: int) -> AsyncIterator[None]:

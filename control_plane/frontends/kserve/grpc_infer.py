@@ -272,11 +272,11 @@ class GrpcInferRequest(InferMessage):
         is_held = self.inflated is not None or not self.is_compressed
         return content_of(self._message() if is_held else memoryview(self.frame)[PREFIX_BYTES:])
 
-    def keep(self, answer: GrpcAnswer) -> bytes | None:
+    def encode_answer(self, answer: GrpcAnswer) -> bytes | None:
         return encode_grpc(answer)
 
-    def restore(self, kept: bytes, status: CacheStatus) -> GrpcAnswer:
-        return decode_grpc(kept, status, request_id=self._request_id)
+    def decode_answer(self, encoded: bytes, status: CacheStatus) -> GrpcAnswer:
+        return decode_grpc(encoded, status, request_id=self._request_id)
 
     def keep_verbatim(self, call: InferCall, key: bytes, answer: GrpcAnswer) -> None:
         if self._context.verbatim is not None:

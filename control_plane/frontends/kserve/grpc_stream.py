@@ -289,13 +289,13 @@ class _StreamCall:
         try:
             answer = await self._send(asked.message, asked.call, running, deadline_s - now_s())
         except ControlPlaneError as exc:
-            if arm is None or not inference.observe_and_may_fall_back(arm, exc, running, deadline_s):
+            if arm is None or not inference.fallback.observe_and_may_fall_back(arm, exc, running, deadline_s):
                 raise
         else:
-            if arm is None or not inference.observe_and_may_fall_back(arm, answer, running, deadline_s):
+            if arm is None or not inference.fallback.observe_and_may_fall_back(arm, answer, running, deadline_s):
                 return answer
         asked.message.readdress(arm.stable.model_name, arm.stable.model_version)
-        running.begin_anew(arm.stable)
+        running.divert(arm.stable)
         left_s = await inference.acquire_slot(running, timeout_s=deadline_s - now_s())
         return await self._send(asked.message, arm.stable, running, left_s)
 

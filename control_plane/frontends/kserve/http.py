@@ -122,10 +122,8 @@ class V2Http:
     def admit(self, request: HttpRequest) -> None:
         """Refuse a request by its head alone, so that its body need not be read.
 
-        Raises:
-            RouteNotFound, MethodNotAllowed, Unauthenticated, PermissionDenied, LimitExceeded,
-                PayloadTooLarge: with its
-                body, the request would be refused in the same way.
+        Raises RouteNotFound, MethodNotAllowed, Unauthenticated, PermissionDenied, LimitExceeded, PayloadTooLarge: with its body,
+        the request would be refused in the same way.
         """
         route, principal = self._admitted(request)
         if route.action in _INFERENCE and not request.body:  # a limit that is reached meanwhile is met when the body is whole
@@ -141,18 +139,18 @@ class V2Http:
             infer = HttpInferRequest(request, route, principal, self.context)
             if request.header(b"content-encoding") is not None:
                 return self._decoded(infer, route)
-            return self._start(infer, route)
+            return self._infer(infer, route)
         return self._answer_other(request, route, principal)
 
     async def _decoded(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
         async with decode(request, self._budget, self._limits):
-            return await self._start(request, route)
+            return await self._infer(request, route)
 
     async def _answer_other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
         # Triton answers HEAD with a body, against RFC 9110. It is asked by GET, and the connection sends no body.
         if request.method == b"HEAD":
             request = HttpRequest(b"GET", request.target, request.headers)
-        answer = await self._while_allowed(self._other(request, route, principal), request, route, principal)
+        answer = await self._while_allowed(self._answer_control(request, route, principal), request, route, principal)
         return self._visible(answer, route, principal) if isinstance(answer, HttpAnswer) else answer
 
     async def _while_allowed(
@@ -204,7 +202,7 @@ class V2Http:
         if route.action is Action.SHARED_MEMORY and not self._allow_shared_memory:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
 
-    def _start(self, request: HttpInferRequest, route: V2Route) -> Coroutine[Any, Any, HttpAnswer | HttpStream]:
+    def _infer(self, request: HttpInferRequest, route: V2Route) -> Coroutine[Any, Any, HttpAnswer | HttpStream]:
         is_timed = request.http.header(_ASKS_TIMES) == b"1"
         if route.action is _INFER:
             if is_timed:
@@ -216,7 +214,7 @@ class V2Http:
         watch = self._rights.watch(request.principal, partial(reauthenticate, self._access, request.http))
         return watched(generated, watch)
 
-    async def _other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
+    async def _answer_control(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
         match route.action:
             case Action.LIVE:
                 return _EMPTY_TEXT

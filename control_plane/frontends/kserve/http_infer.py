@@ -221,11 +221,11 @@ class HttpInferRequest:
         json_length = self._json_length()
         return bytes(self.http.body if json_length is None else self.http.body[: int(json_length)])
 
-    def keep(self, answer: HttpAnswer) -> bytes | None:
+    def encode_answer(self, answer: HttpAnswer) -> bytes | None:
         return encode_http(answer, request_id=self._request_id)
 
-    def restore(self, kept: bytes, status: CacheStatus) -> HttpAnswer:
-        return decode_http(kept, status, request_id=self._request_id)
+    def decode_answer(self, encoded: bytes, status: CacheStatus) -> HttpAnswer:
+        return decode_http(encoded, status, request_id=self._request_id)
 
     def keep_verbatim(self, call: InferCall, key: bytes, answer: HttpAnswer) -> None:
         if self.http.body is self._came.body:  # a body that was decoded is not the one that comes again

@@ -37,11 +37,11 @@ class CacheableRequest(Protocol[AnswerT]):
         `call` is the call as it goes to Triton.
         """
 
-    def keep(self, answer: AnswerT) -> bytes | None:
+    def encode_answer(self, answer: AnswerT) -> bytes | None:
         """Encode the answer for the cache, without the request's id; None for errors, and where the id cannot
         be found."""
 
-    def restore(self, kept: bytes, status: CacheStatus) -> AnswerT:
+    def decode_answer(self, encoded: bytes, status: CacheStatus) -> AnswerT:
         """Decode a cached answer into the answer to this request, with this request's id."""
 
     def mark(self, answer: AnswerT, status: CacheStatus) -> AnswerT:
@@ -64,7 +64,7 @@ class _Result(Generic[AnswerT]):
 
     answer: AnswerT | None
     """Triton's answer to the leader; None where level two of the cache had the answer."""
-    kept: bytes | None
+    encoded: bytes | None
     """The answer encoded for any caller; None where the answer cannot be shared in that form."""
     request_id: str
     """The leader's request id: Triton repeats it in the answer, and in the text of errors too."""
@@ -104,26 +104,28 @@ class CachedInference:
         key = request.key(scope, running.call) if depends_on_request_only else None
         if key is None:
             return self._marked(request, running, await self._alone(request, running, compute, timeout_s), CacheStatus.BYPASS)
-        kept = self.cache.get_local(key)
-        if kept is not None:
-            answer = self.restored(request, running, kept, CacheStatus.HIT)
+        encoded = self.cache.get_local(key)
+        if encoded is not None:
+            answer = self._decoded(request, running, encoded, CacheStatus.HIT)
             # Equal bytes later are to ask the model that they are assigned to, and no other request has a trace's.
-            if not running.is_elsewhere and running.trace is None:
+            if not running.is_diverted and running.trace is None:
                 request.keep_verbatim(running.call, key, answer)
             return answer
         deadline_s = self._now_s() + timeout_s
         # The same contents loaded again get another fingerprint object: other contents may have been loaded
         # in between. Callers join no flight of work in the background, which they interrupt or hold up themselves.
-        flight = (key, scope.fingerprint, running.permit.is_in_background)
+        computation = (key, scope.fingerprint, running.permit.is_in_background)
         # A loop, not an `if`: while this request waited, another follower may have become the leader of a new
         # flight.
-        while self._singleflight.is_under_way(place := self._singleflight.key_for(flight, running)):
+        while self._singleflight.is_under_way(flight := self._singleflight.key_for(computation, running)):
             left_s = deadline_s - self._now_s()
-            joined = await self._singleflight.join(place, running, timeout_s=left_s, is_leaders_own=partial(_ended_for_its_caller, request))
+            joined = await self._singleflight.join(
+                flight, running, timeout_s=left_s, is_leaders_own=partial(_ended_for_its_caller, request)
+            )
             if joined is not None:
                 return await self._shared(request, running, joined, compute, deadline_s)
-        work = partial(self._fly, request, running, scope, key, compute=compute, deadline_s=deadline_s)
-        return await self._lead(request, running, place, work)
+        work = partial(self._find_or_compute, request, running, scope, key, compute=compute, deadline_s=deadline_s)
+        return await self._lead(request, running, flight, work)
 
     async def _lead(
         self,
@@ -137,10 +139,10 @@ class CachedInference:
         result = await self._singleflight.lead(flight, running, partial(work, running.transfer_permit()))
         answer: AnswerT | None = result.answer
         if answer is None:
-            return self.restored(request, running, result.kept, CacheStatus.HIT)
+            return self._decoded(request, running, result.encoded, CacheStatus.HIT)
         return self._marked(request, running, answer, CacheStatus.MISS)
 
-    async def _fly(
+    async def _find_or_compute(
         self,
         request: CacheableRequest[AnswerT],
         running: AuthorizedRequest,
@@ -151,23 +153,24 @@ class CachedInference:
         compute: Compute,
         deadline_s: float,
     ) -> _Result[AnswerT]:
+        """Answer from level two of the cache, or have Triton compute it: the body of a flight."""
         request_id = running.call.request_id
         found = await self.cache.find_shared(scope, key, cost_units=running.units, timeout_s=deadline_s - self._now_s())
         if found is not None:
             return _Result(None, found, request_id)
         began_s = self._now_s()
         answer: AnswerT = await compute(request, running, permit, deadline_s - began_s)
-        kept = request.keep(answer)
-        if kept is not None:
+        encoded = request.encode_answer(answer)
+        if encoded is not None:
             self.cache.record_compute_time(scope, self._now_s() - began_s, cost_units=running.units)
-            self.cache.put(scope, key, kept, cost_units=self._cost_units(running))
-        return _Result(answer, kept, request_id, is_late=self._now_s() >= deadline_s)
+            self.cache.put(scope, key, encoded, cost_units=self._cost_units(running))
+        return _Result(answer, encoded, request_id, is_late=self._now_s() >= deadline_s)
 
     async def _shared(
         self, request: CacheableRequest[AnswerT], running: AuthorizedRequest, result: _Result[Any], compute: Compute, deadline_s: float
     ) -> AnswerT:
-        if result.kept is not None:
-            return self.restored(request, running, result.kept, CacheStatus.JOINED)
+        if result.encoded is not None:
+            return self._decoded(request, running, result.encoded, CacheStatus.JOINED)
         answer: AnswerT | None = result.answer
         is_error = answer is not None and request.outcome(answer) is not Outcome.ANSWERED
         # An error can be shared as it is only with a request of the same id, since its text contains that id.
@@ -181,14 +184,16 @@ class CachedInference:
         answer: AnswerT = await compute(request, running, running.permit, timeout_s)
         return answer
 
-    def restored(self, request: CacheableRequest[AnswerT], running: AuthorizedRequest, kept: bytes | None, status: CacheStatus) -> AnswerT:
+    def _decoded(
+        self, request: CacheableRequest[AnswerT], running: AuthorizedRequest, encoded: bytes | None, status: CacheStatus
+    ) -> AnswerT:
         """Decode a cached answer for this request, and mark the request as a hit, which is not charged."""
-        assert kept is not None, "a flight ends with an answer or with a cached one"
+        assert encoded is not None, "a flight ends with an answer or with a cached one"
         running.is_cache_hit = True
         if running.trace is not None:
             running.trace.cache = status
         self.cache.counts[running.model_name, status] += 1
-        return request.restore(kept, status)
+        return request.decode_answer(encoded, status)
 
     def _marked(self, request: CacheableRequest[AnswerT], running: AuthorizedRequest, answer: AnswerT, status: CacheStatus) -> AnswerT:
         if running.trace is not None:

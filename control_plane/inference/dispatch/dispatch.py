@@ -59,8 +59,8 @@ class Dispatch(Protocol):
         Raises as `send` does.
         """
 
-    def idle_copy(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
-        """Reserve a copy of the model that has nothing to do, for as long as the block lasts; None if there is none. What is
+    def idle_replica(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
+        """Reserve a replica of the model that has nothing to do, for as long as the block lasts; None if there is none. What is
         sent there says nothing of service times, and is never sent again."""
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:

@@ -78,7 +78,7 @@ class SingleServerDispatch:
         self.may_leave: Callable[[object], bool] = lambda running: False
         """Whether another region could take a request that Triton was not sent, which then does not wait for the next Triton."""
         self._stub_deaths = StubDeaths()
-        self._copied_to: set[str] = set()
+        self._reserved_idle: set[str] = set()
         """Models that have a copy of a request under way."""
         self._servers = servers
         self._under_repair = servers.under_repair
@@ -166,15 +166,15 @@ class SingleServerDispatch:
                 raise
             await self._judge(request, call, sent, attempt, suspect)
 
-    def idle_copy(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
+    def idle_replica(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
         model = call.model_name
-        if model in self._copied_to or model in self._under_repair.ready_s or self.deaths.watches(model):
+        if model in self._reserved_idle or model in self._under_repair.ready_s or self.deaths.watches(model):
             return None
         try:
             upstream = self._servers.pick()
         except ControlPlaneError:
             return None
-        self._copied_to.add(model)  # one at a time: how many more it could compute is not known here
+        self._reserved_idle.add(model)  # one at a time: how many more it could compute is not known here
         return self._idle(model, upstream)
 
     @contextmanager
@@ -182,7 +182,7 @@ class SingleServerDispatch:
         try:
             yield upstream
         finally:
-            self._copied_to.discard(model)
+            self._reserved_idle.discard(model)
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         return self._servers.pick()

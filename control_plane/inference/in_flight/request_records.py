@@ -15,7 +15,8 @@ from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance, Meter
-from control_plane.inference.in_flight.running_request import AuthorizedRequest, RunningRequest, Source
+from control_plane.inference.in_flight.running_request import AuthorizedRequest, RunningRequest
+from control_plane.inference.in_flight.unparsed_request import UnparsedRequest
 from control_plane.inference.model_names import ModelNames
 from control_plane.metering.domain.usage import MOST, ClientStatus, UsageEvent
 from control_plane.telemetry.ports import RequestRecorder
@@ -62,7 +63,7 @@ class RequestRecords:
 
     def ended(self, request: RunningRequest, ended_s: float) -> None:
         """Record a request with the outcome that it has; `ended_s` is the loop's time."""
-        asked_for = request.model_name if request.source is None else self._model_seen_in(request, request.source)
+        asked_for = request.model_name if request.unparsed is None else self._model_seen_in(request, request.unparsed)
         model = self._models.name_of(asked_for)
         if model is UNKNOWN_MODEL and request.outcome is _ANSWERED:
             # Triton answered, so the model exists; it was loaded since the index was last read.
@@ -103,12 +104,12 @@ class RequestRecords:
         if frontend is not Frontend.GRPC_STREAM:  # of a stream its requests are metered
             self._meter.add_refusals(principal.tenant, UNKNOWN_MODEL, requests=count)
 
-    def _model_seen_in(self, request: RunningRequest, source: Source) -> str:
+    def _model_seen_in(self, request: RunningRequest, unparsed: UnparsedRequest) -> str:
         """The model of a request that was refused before it was parsed, as far as its head and bytes show
         it."""
         if self._meter.has_log or request.trace is not None:
-            request.request_id = source.header_id()
-        request.model_name = request.model_name or source.name_seen()
+            request.request_id = unparsed.header_id()
+        request.model_name = request.model_name or unparsed.name_seen()
         route = self._access.route(request.model_name)
         return request.model_name if route is None else route.model
 
@@ -185,7 +186,7 @@ class RequestRecords:
 
 
 def _told(request: RunningRequest) -> ClientStatus:
-    return request.told or (_OK_STATUS[request.frontend] if request.outcome is _ANSWERED else ClientStatus(None))
+    return request.client_status or (_OK_STATUS[request.frontend] if request.outcome is _ANSWERED else ClientStatus(None))
 
 
 def _expected(request: AuthorizedRequest, by_table: float, at_triton_s: float) -> float | None:

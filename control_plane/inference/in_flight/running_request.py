@@ -1,31 +1,22 @@
-"""Lifecycle of one request in flight, from arrival to end; `running_requests` is the registry of all of
-them."""
+"""Lifecycle of one request in flight, from arrival to end; `running_requests` is the registry of all of them."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from math import inf
 from types import TracebackType
 from typing import Protocol
 
 from control_plane.admission.permit import Permit
-from control_plane.core.errors import ControlPlaneError, ErrorCode, GatewayStopping
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance, Meter
+from control_plane.inference.in_flight.outcomes import error_for_caller, outcome_of
+from control_plane.inference.in_flight.unparsed_request import UnparsedRequest
 from control_plane.inference.retries.server_fault import client_status_in
 from control_plane.metering.domain.usage import ClientStatus
 from control_plane.objects.domain.route import HedgingPolicy
 from control_plane.telemetry.tracing import RequestTrace
-
-_OUTCOMES = {
-    ErrorCode.UPSTREAM_UNAVAILABLE: Outcome.UNAVAILABLE,
-    ErrorCode.GATEWAY_STOPPING: Outcome.UNAVAILABLE,
-    ErrorCode.DEADLINE_EXCEEDED: Outcome.DEADLINE_EXCEEDED,
-    ErrorCode.MODEL_NOT_FOUND: Outcome.MODEL_NOT_FOUND,
-    ErrorCode.UPSTREAM_FAILED: Outcome.UPSTREAM_ERROR,
-}
 
 _FAILED_THERE = frozenset((Outcome.UPSTREAM_ERROR, Outcome.UNAVAILABLE, Outcome.MODEL_NOT_FOUND))
 """Outcomes of requests that Triton has answered with an error."""
@@ -37,40 +28,8 @@ ClientStatusOf = Callable[[Frontend, BaseException], ClientStatus]
 """The status and text that a caller of this protocol gets for an error; `frontends/common/status.client_status_of`."""
 
 
-class Source(Protocol):
-    """An unparsed request: lets a refusal be recorded under the right model and id although nothing was parsed."""
-
-    def name_seen(self) -> str:
-        """The model or route name, as far as it shows without parsing; else empty.
-
-        It may be any text: it is looked up, and recorded only if it exists.
-        """
-
-    def header_id(self) -> str:
-        """The request id in its headers (`x-request-id`); else empty."""
-
-    def body_bytes(self) -> int:
-        """Bytes of its body, which it holds while it waits."""
-
-
-class _Unseen:
-    """Null `Source`, for requests whose bytes are not at hand."""
-
-    def name_seen(self) -> str:
-        return ""
-
-    def header_id(self) -> str:
-        return ""
-
-    def body_bytes(self) -> int:
-        return 0
-
-
-UNSEEN = _Unseen()
-
-
-class Owner(Protocol):
-    """The registry that a request reports to: `inference/in_flight/running_requests.RunningRequests`."""
+class RequestRegistry(Protocol):
+    """Registry that a request reports its end to: `inference/in_flight/running_requests.RunningRequests`."""
 
     governance: Governance
     meter: Meter
@@ -94,12 +53,13 @@ class RunningRequest:
     """
 
     __slots__ = (
-        "_all",
         "_goes_on",
         "_has_flight",
         "_has_left",
-        "_held",
+        "_held_permit",
+        "_registry",
         "call",
+        "client_status",
         "computed_rows",
         "continues_at_triton",
         "expected_units",
@@ -107,7 +67,7 @@ class RunningRequest:
         "is_cache_hit",
         "is_computed_in_part",
         "is_counted",
-        "is_elsewhere",
+        "is_diverted",
         "is_metered",
         "is_repeatable",
         "model_name",
@@ -121,31 +81,32 @@ class RunningRequest:
         "rows",
         "sent_s",
         "server",
-        "source",
         "started_s",
         "steps",
         "table_units",
-        "told",
         "trace",
         "units",
+        "unparsed",
     )
 
-    def __init__(self, all_of_them: Owner, frontend: Frontend, principal: Principal, started_s: float, source: Source) -> None:
-        self._all = all_of_them
-        self.source: Source | None = source
-        """The unparsed request; dropped once it is parsed and authorised, since it holds the request's body."""
+    def __init__(
+        self, registry: RequestRegistry, frontend: Frontend, principal: Principal, started_s: float, unparsed: UnparsedRequest
+    ) -> None:
+        self._registry = registry
+        self.unparsed: UnparsedRequest | None = unparsed
+        """The request as its frontend holds it; dropped once it is parsed and authorised, since it holds the body."""
         self._goes_on = self._has_flight = self._has_left = False
-        self._held: Permit | None = None
-        """The permit that is released at its end."""
+        self._held_permit: Permit | None = None
+        """The permit that is released at the request's end."""
         self.frontend = frontend
         self.principal = principal
         self.is_counted = True
         self.is_metered = True
         self.model_name = ""
-        """While `source` is set this may be a route's name."""
+        """While `unparsed` is set this may be a route's name."""
         self.named_model = ""
         """The model or route as the caller wrote it; empty before the call is authorised."""
-        self.told: ClientStatus | None = None
+        self.client_status: ClientStatus | None = None
         self.trace: RequestTrace | None = None
         """Trace from which spans are made at the request's end; None where the request is not sampled."""
         self.request_id = ""
@@ -161,68 +122,68 @@ class RunningRequest:
         if self._has_flight:
             self._has_left = True  # its flight goes on for the followers, and ends it in `flight_ended`
         elif not self._goes_on or error is not None:
-            self._all.end(self)
+            self._registry.end(self)
 
     def admit(self) -> AdmittedRequest | None:
-        """Admit it within its tenant's limits; None: call `admit_when_synced`. Raises LimitExceeded."""
-        permit = self._all.governance.admission.admit(self.principal.tenant)
+        """Admit the request within its tenant's limits; None: call `admit_when_synced`. Raises LimitExceeded."""
+        permit = self._registry.governance.admission.admit(self.principal.tenant)
         return None if permit is None else self.admitted_by(permit)
 
     async def admit_when_synced(self) -> AdmittedRequest:
-        """Admit it after asking the store that all processes share their rate limits by.
+        """Admit the request after asking the store by which all processes share their rate limits.
 
         Raises LimitExceeded.
         """
-        return self.admitted_by(await self._all.governance.admission.admit_when_synced(self.principal.tenant))
+        return self.admitted_by(await self._registry.governance.admission.admit_when_synced(self.principal.tenant))
 
     def admitted_by(self, permit: Permit) -> AdmittedRequest:
-        """Take the permit that it has been admitted by."""
+        """Make the request an admitted one, which holds this permit."""
         admitted: AdmittedRequest = self  # type: ignore[assignment]  # `cast` would be a call for each request
         admitted.__class__ = AdmittedRequest
-        admitted.permit = self._held = permit
+        admitted.permit = self._held_permit = permit
         return admitted
 
     def set_requested(self, call: InferCall, *, named: str) -> None:
-        """Note what was asked for, for the records, whether or not it is authorised; `named` is the model or route as
+        """Note what was asked for, for the records, whether or not the call is authorised; `named` is the model or route as
         the caller wrote it."""
         self.named_model, self.model_name = named, call.model_name
-        if self.source is not None and (self._all.meter.has_log or self.trace is not None):
-            self.request_id = call.request_id or self.source.header_id()
-        self.source = None  # frees the body, which may be megabytes
+        if self.unparsed is not None and (self._registry.meter.has_log or self.trace is not None):
+            self.request_id = call.request_id or self.unparsed.header_id()
+        self.unparsed = None  # frees the body, which may be megabytes
 
     def answered(self, outcome: Outcome, answer: object) -> None:
-        """Note a server's answer, its own or that of the flight it joined, and the outcome that it amounts to."""
+        """Note a server's answer to this request, or to the flight that it joined, and the outcome that the answer amounts to."""
         self.outcome = outcome
-        if self._all.meter.has_log or self.trace is not None:
-            self.told = client_status_in(answer)
+        if self._registry.meter.has_log or self.trace is not None:
+            self.client_status = client_status_in(answer)
 
     def fail(self, error: BaseException) -> None:
-        """Note the error that it ends with, unless it is answered after all."""
-        error = _error_for_caller(error)
+        """Note the error that the request ends with, unless it is answered after all."""
+        error = error_for_caller(error)
         self.outcome = outcome_of(error)
-        if self._all.meter.has_log or self.trace is not None:
-            self.told = self._all.client_status_of(self.frontend, error)
+        if self._registry.meter.has_log or self.trace is not None:
+            self.client_status = self._registry.client_status_of(self.frontend, error)
 
     def mark_broken_off(self, error: BaseException) -> None:
         """Note an error that breaks a streamed answer off after its status was sent; the log keeps that status."""
         self.outcome = outcome_of(error)
-        if self.told is not None:
-            self.told = ClientStatus(self.told.status, str(error))
+        if self.client_status is not None:
+            self.client_status = ClientStatus(self.client_status.status, str(error))
 
     def detach(self) -> None:
-        """Let it outlive its `with` block; the caller must call `end`."""
+        """Let the request outlive its `with` block; whoever detaches it must call `end`."""
         self._goes_on = True
 
     def end(self, outcome: Outcome | None = None) -> None:
-        """End it with `outcome`, or with the outcome that it has."""
+        """End the request with `outcome`, or with the outcome that it has."""
         if outcome is not None:
             self.outcome = outcome
-        self._all.end(self)
+        self._registry.end(self)
 
     def release_permit(self, now_s: float) -> None:
-        """Release the permit that it holds, if any; called at its end, at the loop's time `now_s`."""
-        if self._held is not None:
-            self._held.release(sent_s=self.computed_since_s(), now_s=now_s)
+        """Release the permit that the request holds, if any; called at its end, at the loop's time `now_s`."""
+        if self._held_permit is not None:
+            self._held_permit.release(sent_s=self.computed_since_s(), now_s=now_s)
 
     def computed_since_s(self) -> float:
         """When the request's computing began, for the model's service time; infinity where nothing follows from it."""
@@ -242,9 +203,9 @@ class AdmittedRequest(RunningRequest):
         authorized.__class__ = AuthorizedRequest
         authorized.call = call
         authorized.server, authorized.sent_s, authorized.region = "", None, ""
-        if self.source is not None:
-            authorized.permit.held_bytes = self.source.body_bytes()
-        authorized.is_cache_hit = authorized.is_repeatable = authorized.continues_at_triton = authorized.is_elsewhere = False
+        if self.unparsed is not None:
+            authorized.permit.held_bytes = self.unparsed.body_bytes()
+        authorized.is_cache_hit = authorized.is_repeatable = authorized.continues_at_triton = authorized.is_diverted = False
         authorized.is_computed_in_part = False
         self.set_requested(call, named=named)
         authorized.estimate_cost(call)
@@ -288,112 +249,100 @@ class AuthorizedRequest(AdmittedRequest):
     """Whether parts of a sharded model were computed for it that must not be computed twice, whatever another has refused."""
     continues_at_triton: bool
     """Whether Triton may go on computing it after it has ended here."""
-    is_elsewhere: bool
-    """Whether it has gone to another model than the one that it was assigned to: that has failed, or is too slow just now."""
+    is_diverted: bool
+    """Whether another model computes it than the one that it was assigned to, which has failed or is too slow just now."""
 
     def transfer_permit(self) -> Permit:
-        """Give its permit to a flight that outlives its caller; it then ends when the flight does (`flight_ended`)."""
-        self._held, self._has_flight = None, True
+        """Give the permit to a flight that outlives this request's caller; the request then ends with the flight (`flight_ended`)."""
+        self._held_permit, self._has_flight = None, True
         return self.permit
 
     @property
     def is_queued(self) -> bool:
-        """Whether the flight that it leads is still queued for its model's slot."""
+        """Whether the request leads a flight that is still queued for its model's slot."""
         return self._has_flight and self.permit.is_waiting
 
     @property
     def has_flight(self) -> bool:
-        """Whether a flight holds its permit."""
+        """Whether a flight holds the request's permit."""
         return self._has_flight
 
-    def begin_anew(self, call: InferCall) -> None:
-        """Begin anew with a call to another model: what the first has cost is not charged. Not while it `has_flight`."""
+    def divert(self, call: InferCall) -> None:
+        """Turn the request to another model: what the first one has cost is not charged. Not while it `has_flight`."""
         self._renew()
         self.call, self.model_name = call, call.model_name
         self.is_cache_hit = self.continues_at_triton = False
-        self.is_elsewhere = True
+        self.is_diverted = True
         self.estimate_cost(call)
 
-    def leave(self) -> None:
-        """Give its slot back, to be computed in another region; it stays within its tenant's limits. A flight that goes on
-        for others keeps its own."""
+    def leave_region(self) -> None:
+        """Give the slot back, since another region is to compute the request, which stays within its tenant's limits. A flight
+        that goes on for others keeps its own."""
         if not self._has_flight:
             self._renew()
 
     def answered_in(self, region: str) -> None:
-        """Note that another region has computed it."""
+        """Note that another region has computed the request."""
         self.region, self.server = region, f"region:{region}"
 
     def _renew(self) -> None:
-        """Give its permit, and its slot, back for a new one."""
+        """Exchange the permit, and with it the slot, for a new one."""
         permit = self.permit.renewed()
-        if self._held is not None:
-            self._held.release(sent_s=self.computed_since_s())
-        self.permit = self._held = permit
+        if self._held_permit is not None:
+            self._held_permit.release(sent_s=self.computed_since_s())
+        self.permit = self._held_permit = permit
         self.server, self.sent_s = "", None
 
     def flight_ended(self) -> None:
-        """Called when the flight that holds its permit has ended."""
+        """Called when the flight that holds this request's permit has ended."""
         self.permit.release(sent_s=self.computed_since_s())
         self._has_flight = False
         if self._has_left:
-            self._all.end(self)
+            self._registry.end(self)
 
     def estimate_cost(self, call: InferCall) -> None:
-        """Estimate its cost as that of `call`, sent as one upstream request."""
-        self.computed_rows, by_table, rest, self.steps = self._all.governance.costs.estimate(call)
+        """Estimate the request's cost as that of `call`, sent as one upstream request."""
+        self.computed_rows, by_table, rest, self.steps = self._registry.governance.costs.estimate(call)
         self.table_units, self.parts_at_once = by_table, 1
         self.units = None if rest is None else by_table + rest
         self.expected_units = float(self.computed_rows) if self.units is None else self.units
 
     def mark_sent_in_parts(self, part: float, at_once: int) -> None:
-        """Scale its cost to the `part` (0 to 1) that was sent to a server, as `at_once` requests at a time."""
+        """Scale the request's cost to the `part` (0 to 1) that was sent to a server, as `at_once` requests at a time."""
         self.computed_rows, self.table_units, self.parts_at_once = self.computed_rows * part, self.table_units * part, at_once
         if self.units is not None:
             self.units = self.expected_units = self.units * part
 
     def sent(self, server: str) -> None:
-        """Note that it is sent to `server` now; it is charged from this moment."""
-        self.server, self.sent_s = server, self._all.now_s()
+        """Note that the request is sent to `server` now; it is charged from this moment."""
+        self.server, self.sent_s = server, self._registry.now_s()
 
     def computed_since_s(self) -> float:
         """When the request was sent; infinity where it was not, where its length is the caller's choice, as a stream's is, and where
         it failed sooner than an answer would have come: a caller whose requests fail at once would make a slow model seem fast."""
         if self.sent_s is None or self._goes_on or self.call.is_open_ended:
             return inf
-        if self.outcome is not _ANSWERED and self.outcome in _FAILED_THERE and self._all.now_s() - self.sent_s < self.permit.expected_s:
+        if (
+            self.outcome is not _ANSWERED
+            and self.outcome in _FAILED_THERE
+            and self._registry.now_s() - self.sent_s < self.permit.expected_s
+        ):
             return inf
         return self.sent_s
 
     @property
     def pool(self) -> str:
-        """The server pool that its route names; empty where there is no route, or the route names none."""
-        route = self._all.governance.access.route(self.named_model)
+        """The server pool that the request's route names; empty where there is no route, or the route names none."""
+        route = self._registry.governance.access.route(self.named_model)
         return "" if route is None else route.pool
 
     @property
     def hedging(self) -> HedgingPolicy:
-        """Its route's policy for sending it to two servers."""
-        route = self._all.governance.access.route(self.named_model)
+        """The policy of the request's route for sending it to two servers."""
+        route = self._registry.governance.access.route(self.named_model)
         return _NO_POLICY if route is None else route.hedging
 
     @property
     def priority(self) -> int:
-        """Its tenant's priority."""
+        """The priority of the request's tenant."""
         return self.permit.priority
-
-
-def outcome_of(error: BaseException) -> Outcome:
-    """The outcome of a request that ended with `error`."""
-    error = _error_for_caller(error)
-    if isinstance(error, asyncio.CancelledError):
-        return Outcome.ABANDONED
-    if isinstance(error, ControlPlaneError):
-        return _OUTCOMES.get(error.code, Outcome.REFUSED)
-    return Outcome.FAILED
-
-
-def _error_for_caller(error: BaseException) -> BaseException:
-    """The error that the caller is told: of a cancellation by a stop, which the caller has not brought about, the stop's."""
-    is_by_stop = isinstance(error, asyncio.CancelledError) and error.args and isinstance(error.args[0], GatewayStopping)
-    return error.args[0] if is_by_stop else error

@@ -18,7 +18,8 @@ from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.in_flight.request_records import RequestRecords
-from control_plane.inference.in_flight.running_request import UNSEEN, AuthorizedRequest, ClientStatusOf, RunningRequest, Source
+from control_plane.inference.in_flight.running_request import AuthorizedRequest, ClientStatusOf, RunningRequest
+from control_plane.inference.in_flight.unparsed_request import UNSEEN, UnparsedRequest
 from control_plane.inference.model_names import ModelNames
 from control_plane.metering.domain.usage import ClientStatus
 from control_plane.telemetry.ports import RequestRecorder
@@ -70,10 +71,10 @@ class RunningRequests:
         own.records_later = False  # its meter is read as soon as a request has ended
         return own
 
-    def begin(self, frontend: Frontend, principal: Principal, source: Source = UNSEEN) -> RunningRequest:
+    def begin(self, frontend: Frontend, principal: Principal, unparsed: UnparsedRequest = UNSEEN) -> RunningRequest:
         """Count a request as in flight from now on, until its `with` block or `end` ends it."""
         self.in_flight += 1
-        return RunningRequest(self, frontend, principal, self.now_s(), source)
+        return RunningRequest(self, frontend, principal, self.now_s(), unparsed)
 
     def late(self, frontend: Frontend, principal: Principal, left_s: float, count: int = 1) -> ControlPlaneError:
         """Record `count` requests that were not read in time, `left_s` before their deadline, and return the error for their callers.
@@ -97,9 +98,9 @@ class RunningRequests:
         stream.is_metered = False
         return stream
 
-    def begin_within_stream(self, principal: Principal, source: Source = UNSEEN) -> RunningRequest:
+    def begin_within_stream(self, principal: Principal, unparsed: UnparsedRequest = UNSEEN) -> RunningRequest:
         """One request of a stream: metered, but not counted in metrics, which count the stream."""
-        request = RunningRequest(self, Frontend.GRPC_STREAM, principal, self.now_s(), source)
+        request = RunningRequest(self, Frontend.GRPC_STREAM, principal, self.now_s(), unparsed)
         request.is_counted = False
         return request
 

@@ -14,7 +14,8 @@ from control_plane.inference.routes.targets import Arm
 from control_plane.objects.domain.route import Route
 
 MAX_HELD = 2_000
-"""Observations between two looks; of more a part is kept that their units alone decide, so that it says the same."""
+"""Most observations that are kept between two reads. Of more a sample is kept, chosen by their digests alone, so that all of one
+unit are in it or none."""
 
 _FULL = 2**32
 _UNCOUNTED = frozenset((Fault.NOT_SENT, Fault.MODEL_MISSING, Fault.NOT_READY, Fault.QUEUE_FULL, Fault.EXPIRED_IN_QUEUE, Fault.STOPPING))
@@ -37,7 +38,7 @@ class ArmObservations:
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._held: list[Observation] = []
+        self._observations: list[Observation] = []
         self._below = _FULL
 
     def add(self, arm: Arm, running: AuthorizedRequest, fault: Fault | None, *, now_s: float) -> None:
@@ -50,22 +51,22 @@ class ArmObservations:
             return
         is_stable, took_s = arm.place == rollout.places[0], now_s - running.sent_s  # in the bake, the next model is the route's own
         tenant = tenant_apart(arm.route, running.principal.tenant)
-        self._hold(
+        self._keep(
             Observation(arm.route.name, rollout.id, is_stable, arm.digest, fault is not None, took_s, fault in DEATHS, tenant=tenant)
         )
 
     def add_pair(self, seen: Observation) -> None:
         """Observe a copied request."""
-        self._hold(seen)
+        self._keep(seen)
 
-    def _hold(self, seen: Observation) -> None:
+    def _keep(self, seen: Observation) -> None:
         if seen.digest >> 32 < self._below:
-            self._held.append(seen)
-        while len(self._held) >= MAX_HELD:
+            self._observations.append(seen)
+        while len(self._observations) >= MAX_HELD:
             self._below //= 2
-            self._held = [each for each in self._held if each.digest >> 32 < self._below]
+            self._observations = [each for each in self._observations if each.digest >> 32 < self._below]
 
     def take(self) -> tuple[Observation, ...]:
         """Return what was observed since the last call."""
-        taken, self._held, self._below = tuple(self._held), [], _FULL
+        taken, self._observations, self._below = tuple(self._observations), [], _FULL
         return taken

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from control_plane.core.endpoints import Credentials, TcpAddress
 from control_plane.core.errors import StartupError
-from control_plane.core.redaction import without_secrets
-from control_plane.core.validation_words import words_of
+from control_plane.core.text.redaction import without_secrets
+from control_plane.core.text.validation_words import words_of
 from control_plane.host.bounded_file import read_bounded
 from control_plane.host.network.exposure import is_loopback
 from control_plane.regions.domain.region import Region

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from control_plane.core.cpus import format_cpus
 from control_plane.core.endpoints import Endpoints, TritonEndpoints, TritonSockets
 from control_plane.core.errors import StartupError
 from control_plane.core.held_memory import HeldMemory
+from control_plane.core.text.cpus import format_cpus
 from control_plane.host.memory.server_memory import ServerMemory
 from control_plane.settings import TritonSettings
 from control_plane.triton.config_name import config_name_in_force

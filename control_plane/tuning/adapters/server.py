@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from control_plane.core.cpus import parse_cpus
 from control_plane.core.errors import StartupError
+from control_plane.core.text.cpus import parse_cpus
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.settings import TritonSettings
 from control_plane.triton.adapters.connected import UpstreamClient

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from control_plane.core.cpus import is_range
+from control_plane.core.text.cpus import is_range
 from control_plane.tuning.domain.candidates import DEFAULT, SERVE_FLAGS, Candidate, Knob, KnobValue, Level, Round
 
 FINALISTS = 2

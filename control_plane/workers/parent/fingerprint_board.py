@@ -15,7 +15,7 @@ from control_plane.models.fingerprints import Fingerprints
 from control_plane.workers.messages import ToWorker
 from control_plane.workers.messages.to_workers import FingerprintsChanged, RelyUntil
 from control_plane.workers.parent.live_workers import LiveWorkers
-from control_plane.workers.parent.worker import Worker
+from control_plane.workers.parent.worker_handle import WorkerHandle
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class WorkersFingerprintBoard:
     async def forget(self, models: Iterable[str]) -> None:
         """Nothing to do, for the same reason."""
 
-    def _late(self, asked: list[Worker], number: int) -> list[Worker]:
+    def _late(self, asked: list[WorkerHandle], number: int) -> list[WorkerHandle]:
         return [worker for worker in asked if worker.acknowledged < number and worker in self._live]
 
 

@@ -9,23 +9,23 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from control_plane.workers.messages import ToWorker
-from control_plane.workers.parent.worker import Worker
+from control_plane.workers.parent.worker_handle import WorkerHandle
 
 
 class LiveWorkers:
     """Set of the workers that run now, by number."""
 
     def __init__(self) -> None:
-        self._live: dict[int, Worker] = {}
+        self._live: dict[int, WorkerHandle] = {}
         self._changed = asyncio.Event()
 
-    def __iter__(self) -> Iterator[Worker]:
+    def __iter__(self) -> Iterator[WorkerHandle]:
         return iter(self._live.values())
 
     def __contains__(self, worker: object) -> bool:
         return worker in self._live.values()
 
-    def add(self, number: int, worker: Worker) -> None:
+    def add(self, number: int, worker: WorkerHandle) -> None:
         self._live[number] = worker
 
     def remove(self, number: int) -> None:

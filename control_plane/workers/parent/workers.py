@@ -24,7 +24,7 @@ from control_plane.inference.domain.observation import Observation
 from control_plane.models.ports import ModelAdministration
 from control_plane.telemetry.request_counts import RequestCounts, total
 from control_plane.triton.compute_time import OpenCharge
-from control_plane.workers.messages import FromWorker
+from control_plane.workers.messages import FromWorker, ToWorker
 from control_plane.workers.messages.between_workers import FindingShared, HangSuspected, LoadReported
 from control_plane.workers.messages.from_workers import (
     Alive,
@@ -63,7 +63,7 @@ from control_plane.workers.parent.live_workers import LiveWorkers
 from control_plane.workers.parent.pending_changes import PendingChanges, carry_out, read_index
 from control_plane.workers.parent.tenant_relay import TenantRelay
 from control_plane.workers.parent.upstream_relay import UpstreamRelay
-from control_plane.workers.parent.worker import Worker
+from control_plane.workers.parent.worker_handle import WorkerHandle
 from control_plane.workers.ports import WorkerLauncher
 from control_plane.workers.suspect_turns import WorkersTurns
 from control_plane.workers.token_buckets import TokenBuckets
@@ -193,7 +193,7 @@ class Workers:
         """Return when all workers have ended after their drain, the late ones by being killed."""
         await self._kill_after(_END_GRACE_S, lambda worker: True)
 
-    async def _kill_after(self, timeout_s: float, is_late: Callable[[Worker], bool]) -> None:
+    async def _kill_after(self, timeout_s: float, is_late: Callable[[WorkerHandle], bool]) -> None:
         try:
             await asyncio.wait_for(
                 self._live.until(lambda: not any(map(is_late, self._live))), timeout_s
@@ -243,7 +243,7 @@ class Workers:
     def reload_tls(self) -> None:
         self._live.tell(ReloadTls())
 
-    def _let_listen(self, worker: Worker) -> None:
+    def _let_listen(self, worker: WorkerHandle) -> None:
         """Let a worker listen once it has acknowledged the fingerprints; the link keeps messages in order."""
         if self._is_open and worker.acknowledged >= 0 and not worker.was_told_to_listen:
             worker.was_told_to_listen = True
@@ -284,23 +284,11 @@ class Workers:
             if not self._has_opened:
                 raise
             return str(exc)
-        worker = Worker(process)
+        worker = WorkerHandle(process)
         self._live.add(number, worker)
         try:
-            for message in self.upstream.snapshot() if self._fleet is None else self._fleet.snapshot():
+            for message in self._snapshot():
                 process.send(message)
-            for finding in self.findings.snapshot():
-                process.send(finding)
-            # The worker listens when it has acknowledged them (`_let_listen`).
-            for told in self.fingerprints.snapshot():
-                process.send(told)
-            if self._watch.is_watched:
-                process.send(self._watch)
-            if self._collect.tenants:
-                process.send(self._collect)
-            if self._is_stopping:
-                # It was being started when the others were told.
-                process.send(Drain(0))
             pending = PendingChanges(models, self._fleet)
             async with asyncio.TaskGroup() as pending.tasks:
                 watch = pending.tasks.create_task(
@@ -323,19 +311,33 @@ class Workers:
             self._retired = total([self._retired, worker.counts.retired()])  # totals must not drop when a worker ends
             self._live.remove(number)
 
-    async def _listen_to(self, number: int, worker: Worker, pending: PendingChanges) -> None:
+    def _snapshot(self) -> Iterator[ToWorker]:
+        """Yield what a worker has to know that starts now."""
+        yield from self.upstream.snapshot() if self._fleet is None else self._fleet.snapshot()
+        yield from self.findings.snapshot()
+        # The worker listens when it has acknowledged them (`_let_listen`).
+        yield from self.fingerprints.snapshot()
+        if self._watch.is_watched:
+            yield self._watch
+        if self._collect.tenants:
+            yield self._collect
+        if self._is_stopping:
+            # It was being started when the others were told.
+            yield Drain(0)
+
+    async def _listen_to(self, number: int, worker: WorkerHandle, pending: PendingChanges) -> None:
         """Handle a worker's messages until its link closes or it hangs: a healthy worker sends its counts
         every second."""
         with suppress(TimeoutError):
             while (message := await _within(_MAX_SILENCE_S, worker.process.receive())) is not None:
                 self._take(number, worker, message, pending)
 
-    def _tell_others(self, worker: Worker, message: FindingShared | HangSuspected) -> None:
+    def _tell_others(self, worker: WorkerHandle, message: FindingShared | HangSuspected) -> None:
         for other in self._live:
             if other is not worker:
                 other.process.send(message)
 
-    def _take(self, number: int, worker: Worker, message: FromWorker, pending: PendingChanges) -> None:
+    def _take(self, number: int, worker: WorkerHandle, message: FromWorker, pending: PendingChanges) -> None:
         worker.messages += 1
         match message:
             case Alive(awaited, given_up):

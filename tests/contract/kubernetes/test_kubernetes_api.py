@@ -6,52 +6,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from control_plane.fleet.adapters.kubernetes.servers import KubernetesServers
 from control_plane.operator.adapters.kubernetes import KubernetesModels
-from control_plane.storage.kubernetes import KubernetesApi, Watching
 from tests.contract.kubernetes.api_servers import API_SERVERS, AnyApi, an_api
-from tests.kubernetes_api import endpoint, endpoint_slice, model_resource
-
-SOON_S = 60.0
+from tests.contract.kubernetes.kubernetes_api_bench import client, running, slice_of
+from tests.kubernetes_api import endpoint, model_resource
 
 
 @pytest.fixture(params=API_SERVERS)
 def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyApi]:
     with ExitStack() as held:
         yield an_api(request.param, request, held, tmp_path)
-
-
-@asynccontextmanager
-async def running(program: Coroutine[Any, Any, None]) -> AsyncIterator[Callable[[Callable[[], bool]], Coroutine[Any, Any, None]]]:
-    """Run an adapter, and give a way to wait until something is so."""
-    task = asyncio.get_running_loop().create_task(program)
-
-    async def until(is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(SOON_S):
-            while not is_so():
-                assert not task.done(), task
-                await asyncio.sleep(0.01)
-
-    try:
-        yield until
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-def client(api: AnyApi) -> KubernetesApi:
-    return KubernetesApi(api.url, api.account, watching=Watching(2, 2.0))
-
-
-def slice_of(name: str, *endpoints: object) -> dict[str, Any]:
-    return {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", **endpoint_slice(name, *endpoints)}
 
 
 async def test_servers_come_and_go_as_slices_say(api: AnyApi) -> None:

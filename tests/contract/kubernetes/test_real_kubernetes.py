@@ -21,7 +21,7 @@ from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.operator.adapters.kubernetes import KubernetesModels
 from control_plane.storage.kubernetes import Gone
 from tests.contract.kubernetes.api_servers import RIGHTS
-from tests.contract.kubernetes.test_kubernetes_api import client, running, slice_of
+from tests.contract.kubernetes.kubernetes_api_bench import client, running, slice_of
 from tests.kubernetes_api import endpoint, model_resource
 from tests.real_kubernetes import WHY_NOT, RealApi, is_there
 from tests.unit.deploy.rendered import CASES, Case, kubectl, of_kind, render, workloads

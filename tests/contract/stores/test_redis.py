@@ -18,7 +18,7 @@ from control_plane.objects.domain.stored import Kind
 from control_plane.storage.redis import RedisLink, wait_until_durable
 from tests.aio import run
 from tests.contract.stores.stores import empty_redis, handles, link
-from tests.contract.stores.test_usage_store import batch, counted, running, used
+from tests.contract.stores.usage_store_bench import batch, counted, running, used
 from tests.redis_server import DURABLE, ESCAPED_PASSWORD, PASSWORD, RedisServer, free_port, redis_server
 from tests.tls_files import Authority, needs_openssl
 

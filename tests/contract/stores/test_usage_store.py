@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from uuid import uuid4
 
 import pytest
 
 from control_plane.app.stores import open_usage_store
 from control_plane.metering.adapters.redis_usage import RedisUsageStore
-from control_plane.metering.domain.usage import EVERY_DAY, Usage, UsageBatch, UsageKey
+from control_plane.metering.domain.usage import EVERY_DAY, Usage, UsageKey
 from control_plane.metering.ports import UsageStore
 from tests.contract.stores.stores import NAMES, Opening, address, empty_redis, handles, link
+from tests.contract.stores.usage_store_bench import DAY, NEXT_DAY, ONE, STREAM, batch, counted, running, used
 from tests.fakes.stores.usage_store import FakeUsage, FakeUsageStore
 from tests.redis_server import RedisServer
-
-DAY, NEXT_DAY = "2023-11-15", "2023-11-16"
-ONE = Usage(requests=1, rows=2, elements=10, compute_units=0.5)
-STREAM = "tidegate:usage:events"
 
 
 @pytest.fixture(params=NAMES)
@@ -42,35 +36,8 @@ def server(request: pytest.FixtureRequest) -> RedisServer:
     return empty_redis(request)
 
 
-def used(day: str = DAY, *, tenant: str = "a", model: str = "m", usage: Usage = ONE) -> tuple[UsageKey, Usage]:
-    return UsageKey(day, tenant, model), usage
-
-
-def batch(*sums: tuple[UsageKey, Usage]) -> UsageBatch:
-    return UsageBatch(uuid4().hex, sums)
-
-
 async def totals(store: UsageStore, since_day: str = EVERY_DAY[0], until_day: str = EVERY_DAY[1]) -> list[tuple[UsageKey, Usage]]:
     return await store.totals(since_day=since_day, until_day=until_day)
-
-
-@asynccontextmanager
-async def running(*stores: UsageStore) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """A block in which their background work goes on."""
-    async with asyncio.TaskGroup() as tasks:
-        background = [tasks.create_task(store.run()) for store in stores]
-        try:
-            yield background
-        finally:
-            for task in background:
-                task.cancel()
-
-
-async def counted(server: RedisServer, *, timeout_s: float = 20.0) -> None:
-    """Return when all that was on the stream is in the sums."""
-    async with asyncio.timeout(timeout_s):
-        while server.call("XLEN", STREAM) != b":0\r\n":
-            await asyncio.sleep(0.02)
 
 
 async def test_usage_is_summed_by_day_tenant_and_model(opening: Opening[UsageStore]) -> None:

@@ -13,7 +13,7 @@ from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
 from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
-from tests.unit.admin.declared.test_service import LEAST_OF
+from tests.unit.admin.declared.declared_fields import LEAST_OF
 
 KINDS = list(LEAST_OF)
 

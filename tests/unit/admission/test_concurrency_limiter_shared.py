@@ -11,7 +11,7 @@ import pytest
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
 from tests.aio import settle
-from tests.unit.admission.test_concurrency_limiter import Task, give, ticket
+from tests.unit.admission.concurrency_limiter_bench import Task, give, ticket
 
 pytestmark = pytest.mark.virtual_time
 

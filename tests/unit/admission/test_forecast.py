@@ -8,7 +8,7 @@ import pytest
 
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
-from tests.unit.admission.test_concurrency_limiter import Bench, give
+from tests.unit.admission.concurrency_limiter_bench import Bench, give
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,7 +11,7 @@ import pytest
 from control_plane.admission.domain.fair_queue import Ticket
 from control_plane.admission.domain.patience_lanes import lane_of
 from control_plane.core.errors import Overloaded
-from tests.unit.admission.overload_bench import (
+from tests.unit.admission.overload.overload_bench import (
     LIMITED,
     NO_TENANTS,
     OPEN,

@@ -12,7 +12,7 @@ from control_plane.cli import main
 from control_plane.core.errors import StartupError
 from control_plane.jobs.adapters.gateway_compute import GatewayCompute
 from control_plane.settings import load_settings
-from tests.unit.jobs.adapters.test_gateway_compute import FakeGateway
+from tests.unit.jobs.adapters.fake_gateway import FakeGateway
 
 REDIS = "redis://localhost:6379"
 

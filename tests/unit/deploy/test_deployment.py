@@ -22,8 +22,8 @@ from deploy.kubectl import Kubectl
 from deploy.manifests import Rendered
 from deploy.smoke import MAKE_KEY
 from tests.unit.deploy import fake_kubectl
+from tests.unit.deploy.gpu_deployment import on_gpus
 from tests.unit.deploy.rendered import Case, kubectl, render
-from tests.unit.deploy.test_manifests import on_gpus
 
 DIGEST = f"sha256:{'ab' * 32}"
 IMAGES = " ".join(f"{name}=registry.test/{name}@{DIGEST}" for name in ("tidegate-gateway", "tidegate-triton", "redis"))

@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from deploy.manifests import surging_gpus
-
-
-def on_gpus(strategy: dict[str, Any] | None, *, replicas: int = 2) -> list[dict[str, Any]]:
-    container = {"name": "c", "resources": {"limits": {"memory": "1Gi", "nvidia.com/gpu": "2"}}}
-    spec: dict[str, Any] = {"replicas": replicas, "template": {"spec": {"containers": [container]}}}
-    if strategy is not None:
-        spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": strategy}
-    return [{"kind": "Deployment", "metadata": {"name": "triton"}, "spec": spec}]
+from tests.unit.deploy.gpu_deployment import on_gpus
 
 
 @pytest.mark.parametrize("strategy", [None, {"maxSurge": 1}, {"maxSurge": "25%"}, {}])

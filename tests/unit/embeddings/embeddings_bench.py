@@ -28,15 +28,15 @@ from control_plane.triton.servers import Servers
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state
-from tests.fakes.triton.source import FakeSource
 from tests.fakes.triton.text_model import FakeTextModel
+from tests.fakes.triton.unparsed_request import FakeUnparsedRequest
 
 HIT, MISS, JOINED, BYPASS = CacheStatus.HIT, CacheStatus.MISS, CacheStatus.JOINED, CacheStatus.BYPASS
 TENANTS = (Tenant("team"), Tenant("busy", concurrency=1))
 
 
 @dataclass
-class Request(FakeSource):
+class Request(FakeUnparsedRequest):
     """Fake `embeddings/embeddings.EmbeddingsCall`."""
 
     wanted: EmbeddingsRequest

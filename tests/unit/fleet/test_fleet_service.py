@@ -30,7 +30,7 @@ from tests.fakes.stores.fleet_memory import FakeFleetMemory
 from tests.fakes.stores.leader_channel import FakeLeaderChannel
 from tests.fakes.stores.lease import FakeLeaseStore, FakeRecord
 from tests.unit.fleet.fleet_bench import READY, FakeDescriptions, TimedControl, call, model
-from tests.unit.fleet.membership.test_members import FakeServerList
+from tests.unit.fleet.membership.fake_server_list import FakeServerList
 
 pytestmark = pytest.mark.virtual_time
 

@@ -22,14 +22,14 @@ from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeCosts, FakeMeter, governance, known_state
-from tests.fakes.triton.source import FakeSource
+from tests.fakes.triton.unparsed_request import FakeUnparsedRequest
 
 TEAM = Principal("team", "k1", Scopes((parse_scope("infer:*"),)))
 NOT_MINE = Principal("team", "k2", Scopes((parse_scope("infer:other"),)))
 TODAY_S = 1_700_000_000.0
 
 
-class Request(FakeSource):
+class Request(FakeUnparsedRequest):
     """Fake `InferRequest` and `GenerateRequest` for model `m`, with a batch of three rows of two numbers."""
 
     sends_whole = False

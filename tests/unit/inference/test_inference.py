@@ -28,7 +28,7 @@ from control_plane.triton.servers import Servers
 from tests.aio import run, settle
 from tests.fakes import FakeHttpStream, FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance
-from tests.fakes.triton.source import FakeSource
+from tests.fakes.triton.unparsed_request import FakeUnparsedRequest
 
 DEFAULT_S = 30.0
 
@@ -41,7 +41,7 @@ class Clock:
         return self.now_s
 
 
-class Request(FakeSource):
+class Request(FakeUnparsedRequest):
     """Fake `InferRequest` whose every step can be made to fail."""
 
     frontend = Frontend.GRPC

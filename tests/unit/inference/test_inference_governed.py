@@ -304,7 +304,7 @@ async def test_who_hands_in_work_for_later_must_name_a_model_or_a_route_to_one(k
 
 
 class NobodyAnswersHere:
-    """Fake `inference/dispatch/elsewhere` of a region without a server that answers: each request leaves before it is asked for here."""
+    """Fake `dispatch/region_failover` of a region without a server that answers: each request leaves before it is asked for here."""
 
     def __init__(self) -> None:
         self.repeatable: list[bool] = []
@@ -317,7 +317,7 @@ class NobodyAnswersHere:
 @pytest.mark.parametrize("is_repeatable", [True, False])
 async def test_what_leaves_its_region_at_once_is_known_to_be_repeatable_or_not(is_repeatable: bool) -> None:
     bench = Bench(routes=(Route("r", model="m", is_repeatable=is_repeatable),))
-    bench.service.elsewhere = elsewhere = NobodyAnswersHere()  # type: ignore[assignment]
+    bench.service.region_failover = elsewhere = NobodyAnswersHere()  # type: ignore[assignment]
     request = Request()
     request.name = "r"
     await bench.service.infer(request)
@@ -328,7 +328,7 @@ async def test_in_a_fleet_its_models_configuration_says_so_too() -> None:
     dispatch = Dispatch()
     dispatch.catalogue = Declared()  # type: ignore[assignment]
     bench = Bench(dispatch=dispatch)
-    bench.service.elsewhere = elsewhere = NobodyAnswersHere()  # type: ignore[assignment]
+    bench.service.region_failover = elsewhere = NobodyAnswersHere()  # type: ignore[assignment]
     for name in ("repeatable", "m"):
         request = Request()
         request.name = name

@@ -14,7 +14,7 @@ from control_plane.core.infer_call import InferCall
 from control_plane.inference.inference import InferenceService
 from tests.aio import settle
 from tests.unit.inference.governed_bench import Bench, Request, now_s
-from tests.unit.inference.model_configuration.test_sequence_types import NUMBER, ensemble, taking, types_of
+from tests.unit.inference.model_configuration.sequence_types_bench import NUMBER, ensemble, taking, types_of
 
 
 class _Step(Request):

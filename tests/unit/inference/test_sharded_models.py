@@ -245,7 +245,7 @@ def test_a_caller_that_leaves_cancels_the_part_under_way() -> None:
 
 
 class _Local:
-    """Another region's request, as `inference/dispatch/elsewhere` lets it be computed here; keeps what was asked."""
+    """Another region's request, as `inference/dispatch/region_failover` lets it be computed here; keeps what was asked."""
 
     running: Any = None
 
@@ -258,7 +258,7 @@ class _Local:
 def test_a_part_of_another_regions_request_never_waits_here() -> None:
     async def test() -> None:
         bench, _ = _bench(max_in_flight_per_model=1)
-        (guests := copy(bench.service)).elsewhere = _Local()  # type: ignore[assignment]
+        (guests := copy(bench.service)).region_failover = _Local()  # type: ignore[assignment]
         assert await guests.infer(_Whole()) == {"Y": _X.data}
         ours, request = bench.service.running.governance.admission.admit("team"), _Whole()
         assert ours is not None
@@ -285,7 +285,7 @@ def test_what_a_refused_part_leaves_behind_says_whether_the_whole_may_be_asked_a
     async def test() -> None:
         bench, _ = _bench()
         bench.service.dispatch.repeatable = frozenset(repeatable)  # type: ignore[attr-defined]
-        (guests := copy(bench.service)).elsewhere = local = _Local()  # type: ignore[assignment]
+        (guests := copy(bench.service)).region_failover = local = _Local()  # type: ignore[assignment]
         request = _Whole()
         refusal = Overloaded("no room")
         request.takes_s, request.errors["back"] = 0.1, refusal
@@ -293,7 +293,7 @@ def test_what_a_refused_part_leaves_behind_says_whether_the_whole_may_be_asked_a
             await guests.infer(request)
         assert local.running.sent_s is not None
         assert local.running.is_repeatable is (repeatable == {"front", "back"})
-        may_fall_back = bench.service.observe_and_may_fall_back(_ARM, refusal, local.running, inf)
+        may_fall_back = bench.service.fallback.observe_and_may_fall_back(_ARM, refusal, local.running, inf)
         assert may_fall_back is (repeatable == {"front", "back"})
 
     run_in_virtual_time(test())

@@ -19,7 +19,7 @@ async def test_by_its_runner(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         told: list[Job] = []
         runner = here.runner()
-        runner._tell_ended = told.append
+        runner._on_ended = told.append
         job = await here.submit()
         async with running(runner):
             await here.until(lambda found: not found.is_open, job.id)
@@ -37,7 +37,7 @@ async def test_by_a_runner_that_gives_up_and_not_before(tmp_path: Path, attempts
         here.policy = RetryPolicy(max_attempts=attempts, still_s=0.0)
         here.compute.answer = again
         runner = here.runner()
-        runner._tell_ended = told.append
+        runner._on_ended = told.append
         job = await here.submit()
         async with running(runner):
             await here.until(lambda found: found.attempts == 1 and found.state is state, job.id)
@@ -48,10 +48,10 @@ async def test_by_its_caller_and_by_its_deadline(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         told: list[Job] = []
         parts = {"store": here.store, "queue": here.queue, "spool": here.spool}
-        jobs = Jobs(**parts, bounds=ROOMY, policy=here.policy, expire_s=1e4, ended=told.append, today_s=here.now_s)  # type: ignore[arg-type]
+        jobs = Jobs(**parts, bounds=ROOMY, policy=here.policy, expire_s=1e4, on_ended=told.append, today_s=here.now_s)  # type: ignore[arg-type]
         cancelled, late = await here.submit(), await here.submit(1, expires_s=10.0)
         await jobs.cancel(CALLER, cancelled.id)
         await jobs.cancel(CALLER, cancelled.id)
         here.clock_s += 11.0
-        await here.sweeper(ended=told.append).sweep()
+        await here.sweeper(on_ended=told.append).sweep()
         assert [(each.id, each.state) for each in told] == [(cancelled.id, JobState.CANCELLED), (late.id, JobState.EXPIRED)]

@@ -8,7 +8,7 @@ import pytest
 
 from control_plane.metering.metering import BATCH_SUMS
 from tests.aio import settle
-from tests.unit.metering.test_metering import Bench, Does, add, running
+from tests.unit.metering.metering_bench import Bench, Does, add, running
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.unit.metering.test_metering import PERIOD_S, RECOVERY_S, Bench, Does, add, old_batch, running
+from control_plane.metering.metering import PERIOD_S
+from tests.unit.metering.metering_bench import RECOVERY_S, Bench, Does, add, old_batch, running
 
 pytestmark = pytest.mark.virtual_time
 

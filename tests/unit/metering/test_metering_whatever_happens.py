@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from control_plane.metering.domain.usage import Usage, UsageKey, day_of
 from control_plane.metering.metering import Metering
-from tests.unit.metering.test_metering import MIDNIGHT_S, RECOVERY_S, Bench, Does, add
+from tests.unit.metering.metering_bench import MIDNIGHT_S, RECOVERY_S, Bench, Does, add
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,7 +11,7 @@ import pytest
 from control_plane.core.errors import InvalidRequest
 from control_plane.profiling.profiler import measure
 from control_plane.profiling.stages import Stage
-from tests.unit.profiling.test_stages import statistics
+from tests.unit.profiling.stages_bench import statistics
 
 
 class Gateway:

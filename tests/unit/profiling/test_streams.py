@@ -10,7 +10,7 @@ import pytest
 
 from control_plane.core.errors import InvalidRequest
 from control_plane.profiling.streams import StreamProfile, measure_streams
-from tests.unit.profiling.test_stages import statistics
+from tests.unit.profiling.stages_bench import statistics
 
 PAUSES_S = (0.5, 0.1, 0.3)
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from control_plane.core.endpoints import TcpAddress
-from control_plane.core.errors import DeadlineExceeded, QueryOfDeath, UpstreamUnavailable
+from control_plane.core.errors import QueryOfDeath, UpstreamUnavailable
 from control_plane.core.infer_call import Frontend
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
@@ -20,40 +20,12 @@ from control_plane.regions.domain.region import Region
 from control_plane.regions.domain.verdict import Verdict
 from control_plane.regions.regions import PROBE_EVERY_S, PROBE_TIMEOUT_S, Regions
 from tests.aio import settle
+from tests.unit.regions.regions_bench import Link
 
 pytestmark = pytest.mark.virtual_time
 
 LOST = UpstreamUnavailable("the connection was lost")
 NOT_SENT = UpstreamUnavailable("nobody listens", is_not_sent=True)
-
-
-@dataclass
-class Link:
-    """Link to a region that answers probes after a while, or not at all."""
-
-    round_trip_s: float = 0.01
-    is_silent: bool = False
-    error: Exception | None = None
-    answer: Callable[[], HttpAnswer] = lambda: make_answer(200)
-    is_closed: bool = False
-    http: Any = None
-    grpc: Any = None
-    got: list[float] = field(default_factory=list)
-    """The time that each request was given."""
-
-    def head_for(self, head: Any) -> Any:
-        return head
-
-    async def probe(self, *, timeout_s: float) -> None:
-        if self.is_silent:
-            await asyncio.sleep(timeout_s)
-            raise DeadlineExceeded("no answer")
-        await asyncio.sleep(self.round_trip_s)
-        if self.error is not None:
-            raise self.error
-
-    async def close(self) -> None:
-        self.is_closed = True
 
 
 @dataclass

@@ -94,7 +94,7 @@ class Process:
             ContractReader(reading),
             shared=self.shared,
             copies=self.copies,
-            leads=lambda: self.token,
+            fencing_token=lambda: self.token,
             now_s=lambda: self.clock[0],
         )
         self.rollouts.sources.append(self._take)

@@ -96,7 +96,7 @@ class Dispatch:
         self.retries._asked_requests = 10_000
         self.idle = idle
 
-    def idle_copy(self, call: InferCall) -> AbstractContextManager[Any] | None:
+    def idle_replica(self, call: InferCall) -> AbstractContextManager[Any] | None:
         if not self.idle:
             return None
         self.idle -= 1

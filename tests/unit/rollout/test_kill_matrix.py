@@ -110,7 +110,7 @@ class Scene:
         one = process(state=self.state, clock=Now([0.0]), board=self.board, name=name)
         one.rollouts._objects = Objects(FatedStore(self.state, fate=fate or Fate(), written=self.written))
         election = LeaderElection(FakeLeaseStore(self.record), holder=name, now_s=clock)
-        one.rollouts._leads = lambda: election.token
+        one.rollouts._fencing_token = lambda: election.token
         assert one.shared is not None
         await one.known.start()
         running = asyncio.get_running_loop().create_task(

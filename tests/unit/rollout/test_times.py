@@ -65,7 +65,7 @@ class Gateway:
 
     def run(self) -> None:
         assert self.rollouts.shared is not None
-        self.rollouts.rollouts._leads = lambda: self.election.token if self.election.is_leader else None
+        self.rollouts.rollouts._fencing_token = lambda: self.election.token if self.election.is_leader else None
         loop = asyncio.get_running_loop()
         each = (self.rollouts.known.run(), self.rollouts.rollouts.run(), self.rollouts.shared.run(), self.election.run())
         self.tasks = [loop.create_task(task) for task in each]

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from control_plane.core.errors import StartupError
-from control_plane.core.redaction import without_user
+from control_plane.core.text.redaction import without_user
 from control_plane.settings import (
     effective,
     from_plain,

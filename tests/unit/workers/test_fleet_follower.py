@@ -16,8 +16,8 @@ from control_plane.workers.messages.to_workers import ModelsChanged, UpstreamSil
 from tests.fakes import FakeUpstream
 from tests.fakes.stores.leader_channel import FakeLeaderChannel
 from tests.unit.fleet.fleet_bench import READY, TimedControl, call, model
-from tests.unit.fleet.ownership.test_leader_requests import Gateway
-from tests.unit.fleet.ownership.test_leader_requests import serving as gateways_serving
+from tests.unit.fleet.ownership.leader_requests_bench import Gateway
+from tests.unit.fleet.ownership.leader_requests_bench import serving as gateways_serving
 from tests.unit.workers.worker_bench import Parent, Worker, serving
 
 pytestmark = pytest.mark.virtual_time

@@ -23,14 +23,14 @@ async def test_what_one_worker_tells_another_one_gets_while_it_follows() -> None
         one, other = bench.started
         one.say(FollowTenants(["red"]))
         await settle()
-        assert [worker.client_status_of(CollectFor) for worker in bench.started] == [[CollectFor(["red"])]] * 2
-        assert one.client_status_of(TenantEvents)[-1].events == []
+        assert [worker.messages_of(CollectFor) for worker in bench.started] == [[CollectFor(["red"])]] * 2
+        assert one.messages_of(TenantEvents)[-1].events == []
         other.say(TenantsTold([("red", "request.ended", 1.7e9, '{"request_id":"r"}'), ("blue", "request.ended", 1.7e9, "{}")]))
         await settle()
-        told = one.client_status_of(TenantEvents)[-1]
+        told = one.messages_of(TenantEvents)[-1]
         assert (told.tenant, told.first, told.feed) == ("red", 1, feeds.hold("red").id)
         assert json.loads(told.events[0])["data"] == {"request_id": "r"}
-        assert other.client_status_of(TenantEvents) == []
+        assert other.messages_of(TenantEvents) == []
 
 
 async def test_a_worker_that_starts_later_is_told_whom_to_collect_for() -> None:
@@ -41,4 +41,4 @@ async def test_a_worker_that_starts_later_is_told_whom_to_collect_for() -> None:
         await settle()
         bench.started[1].end()
         await asyncio.sleep(5.0)
-        assert bench.started[2].client_status_of(CollectFor) == [CollectFor(["red"])]
+        assert bench.started[2].messages_of(CollectFor) == [CollectFor(["red"])]

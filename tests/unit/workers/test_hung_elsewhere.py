@@ -13,7 +13,7 @@ from control_plane.triton.copy_silence import HUNG
 from control_plane.workers.messages.between_workers import HangSuspected
 from tests.unit.fleet.fleet_bench import READY
 from tests.unit.fleet.routing.dispatch_bench import status
-from tests.unit.fleet.routing.test_hung_requests import TAKES_S, Mended, crowd, given_up
+from tests.unit.fleet.routing.faults.hung_requests_bench import TAKES_S, Mended, crowd, given_up
 from tests.unit.workers.worker_bench import Parent, Worker, serving
 
 pytestmark = pytest.mark.virtual_time

@@ -17,9 +17,9 @@ async def test_all_workers_watch_while_somebody_reads_and_tell_what_has_ended() 
         told: list[bytes] = []
         bench.workers.requests_ended = told.extend
         bench.workers.watch_requests(True)
-        assert [worker.client_status_of(WatchRequests) for worker in bench.started] == [[WatchRequests(True)]] * 2
+        assert [worker.messages_of(WatchRequests) for worker in bench.started] == [[WatchRequests(True)]] * 2
         bench.started[1].say(RequestsEnded(['{"id": "1"}']))
         await settle()
         assert told == [b'{"id": "1"}']
         bench.workers.watch_requests(False)
-        assert bench.started[0].client_status_of(WatchRequests)[-1] == WatchRequests(False)
+        assert bench.started[0].messages_of(WatchRequests)[-1] == WatchRequests(False)

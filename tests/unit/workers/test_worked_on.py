@@ -10,7 +10,7 @@ from control_plane.core.errors import DeadlineExceeded
 from control_plane.workers.messages.to_workers import WorkedOnElsewhere
 from control_plane.workers.worked_on import worked_on
 from tests.unit.fleet.fleet_bench import READY
-from tests.unit.fleet.routing.test_overdue_watch import Wedged, keep_asking
+from tests.unit.fleet.routing.faults.overdue_watch_bench import Wedged, keep_asking
 from tests.unit.workers.worker_bench import Parent, Worker, serving
 
 pytestmark = pytest.mark.virtual_time

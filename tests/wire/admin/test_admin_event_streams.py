@@ -17,7 +17,7 @@ from control_plane.metering.domain.usage import Usage, UsageBatch, UsageEvent, U
 from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
 from tests.wire.admin.admin import admin_server
-from tests.wire.admin.test_admin_events import events
+from tests.wire.admin.admin_events_bench import events
 
 FORGED = 'x"\r\n\r\ndata: {"forged": true}\r\n\r\n\u2028'
 

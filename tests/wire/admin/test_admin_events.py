@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +12,7 @@ from control_plane.admin.events.feed import MAX_READERS_OF_ONE
 from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
 from tests.wire.admin.admin import admin_server
+from tests.wire.admin.admin_events_bench import events
 
 
 @pytest.fixture
@@ -22,20 +21,6 @@ def served() -> Iterator[tuple[Bench, httpx.Client, str]]:
     key = bench.make_key()
     with admin_server(bench) as url, httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=20) as client:
         yield bench, client, key
-
-
-def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    """Parse a stream as a browser's EventSource does, as far as the fields that are used here."""
-    fields: dict[str, Any] = {}
-    for line in response.iter_lines():
-        if line:
-            name, _, value = line.partition(":")
-            fields[name] = value.removeprefix(" ")
-        elif "data" in fields:
-            yield fields | {"data": json.loads(fields["data"])}
-            fields = {}
-        else:
-            fields = {}
 
 
 def test_what_happens_comes_at_once_and_a_broken_stream_goes_on(served: tuple[Bench, httpx.Client, str]) -> None:

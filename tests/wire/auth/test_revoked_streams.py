@@ -20,7 +20,7 @@ from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.wire.gateway import Client, Gateway, gateway
 from tests.wire.grpc_frontend import Bench, frontend, infer_message
 from tests.wire.h2_calls import HEAD, begin, status
-from tests.wire.http.test_http_streams import BODY, EVENTS, chunk
+from tests.wire.http.http_streams_bench import BODY, EVENTS, chunk
 
 KEYS = (api_key(1, "infer:*"), api_key(2, "infer:*"))
 EVENT_STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

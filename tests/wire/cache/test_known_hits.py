@@ -25,7 +25,7 @@ from tests.aio import run
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
-from tests.wire.cache.test_response_cache import as_triton_over_grpc, body, status_of
+from tests.wire.cache.response_cache_bench import as_triton_over_grpc, body, status_of
 from tests.wire.gateway import gateway, infer_request
 from tests.wire.grpc_frontend import frontend, infer_message
 from tests.wire.h2_calls import RAW_HEAD, Field, WholeCaller

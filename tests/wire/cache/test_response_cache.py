@@ -16,14 +16,15 @@ from control_plane.core.infer_call import Outcome
 from control_plane.frontends.kserve.grpc_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.objects.domain.route import CachePolicy, Route
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.protocols.grpc import HEAD, GrpcAnswer, message_answer, status_fields
+from control_plane.protocols.grpc import HEAD, GrpcAnswer, status_fields
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.ports import GrpcCall
 from tests.aio import run
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
 from tests.fakes.governance import api_key, governance, key_text, known_state
-from tests.wire.gateway import LIMITS, Answer, Gateway, gateway, infer_request
+from tests.wire.cache.response_cache_bench import as_triton_over_grpc, body, status_of
+from tests.wire.gateway import LIMITS, Gateway, gateway, infer_request
 from tests.wire.grpc_frontend import frontend
 
 
@@ -32,15 +33,6 @@ def as_triton(request: HttpRequest) -> HttpAnswer:
     asked = json.loads(request.body)
     given = {"id": asked["id"]} if asked.get("id") else {}
     return make_answer(200, json.dumps({**given, "model_name": "m", "outputs": asked["inputs"]}, separators=(",", ":")).encode())
-
-
-def status_of(answer: Answer) -> str:
-    lines = [line for line in answer.head.split(b"\r\n") if line.lower().startswith(b"tidegate-cache:")]
-    return lines[0].partition(b": ")[2].decode() if lines else ""
-
-
-def body(value: float = 1.0, **more: Any) -> bytes:
-    return json.dumps({**more, "inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [value]}]}).encode()
 
 
 def with_gateway(test: Any, *, keeps: str = "m", **services: Any) -> None:
@@ -217,12 +209,6 @@ def test_a_route_and_its_model_are_one() -> None:
 
     routes = (Route("alias", "m"), Route("off", "m", cache=CachePolicy(is_on=False)))
     with_gateway(test, governed=governance(known_state(routes=routes)))
-
-
-def as_triton_over_grpc(call: GrpcCall) -> GrpcAnswer:
-    asked = service_pb2.ModelInferRequest.FromString(bytes(call.frame[5:]))
-    answer = service_pb2.ModelInferResponse(model_name="m", model_version="1", id=asked.id, raw_output_contents=asked.raw_input_contents)
-    return message_answer(answer.SerializeToString())
 
 
 def message(request_id: str, data: bytes = b"abcd") -> bytes:

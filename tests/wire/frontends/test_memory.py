@@ -20,7 +20,7 @@ from tests.aio import settle
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
 from tests.wire.gateway import Client, Gateway, infer_request
 from tests.wire.grpc_frontend import INFER, Bench, infer_message
-from tests.wire.inference.test_overload import Triton, both_frontends
+from tests.wire.inference.overload_bench import Triton, both_frontends
 
 BEFORE, MORE = 100, 300
 """Requests of each protocol until all is there that stays, and after that."""

@@ -28,7 +28,7 @@ from control_plane.protocols.http1 import make_answer
 from control_plane.protocols.kserve.routes import read_route
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.unit.admin.admin_bench import Bench as AdminBench
-from tests.wire.auth.test_who_may_do_what import GRPC_CALLS, HTTP_CALLS
+from tests.wire.auth.calls import GRPC_CALLS, HTTP_CALLS
 from tests.wire.gateway import INFER, gateway, infer_request
 from tests.wire.grpc_frontend import STREAM, Bench, frontend, infer_message
 

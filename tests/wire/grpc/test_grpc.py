@@ -31,7 +31,7 @@ from tests.fakes import FakeGrpc
 from tests.fakes.governance import governance
 from tests.tls_files import Authority
 from tests.wire.grpc_frontend import INFER, LIMITS, MAX_MESSAGE_BYTES, frontend, infer_message, message_of, until
-from tests.wire.http.test_http_leaving import freed_at_once
+from tests.wire.http.http_leaving_bench import freed_at_once
 
 OUTCOMES = {
     grpc.StatusCode.NOT_FOUND: Outcome.MODEL_NOT_FOUND,

@@ -18,7 +18,7 @@ from control_plane.triton.server_state import ServerState
 from tests.aio import settle
 from tests.fakes import FakeGrpc, FakeUpstream, server_of
 from tests.fakes.governance import governance
-from tests.wire.grpc.test_grpc_streams import has_ended
+from tests.wire.grpc.grpc_streams_bench import has_ended
 from tests.wire.grpc_frontend import INFER, Bench, frontend, infer_message, message_of, until
 
 ORDINARY = "o"

@@ -12,7 +12,7 @@ import h2.settings
 
 from control_plane.protocols.kserve.tensors.bytes_tensor import encode_bytes_elements
 from tests.aio import settle
-from tests.wire.grpc.test_grpc_streams import begun, has_ended, opened, request, send
+from tests.wire.grpc.grpc_streams_bench import begun, has_ended, opened, request, send
 from tests.wire.grpc_frontend import LIMITS, frontend, infer_message, until
 
 

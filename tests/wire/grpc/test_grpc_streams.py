@@ -15,14 +15,9 @@ from tritonclient.grpc import service_pb2
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.frontends.common import connection_server
-from control_plane.protocols.grpc import frame_message
-from tests.fakes import FakeGrpc, FakeGrpcStream
-from tests.h2_peer import H2Peer
-from tests.wire.grpc_frontend import MAX_MESSAGE_BYTES, STREAM, Bench, frontend, infer_message, until
-
-
-def request(model: str = "m", id_: str = "1") -> bytes:
-    return infer_message(model=model, id_=id_)
+from tests.fakes import FakeGrpc
+from tests.wire.grpc.grpc_streams_bench import begun, has_ended, opened, request, send
+from tests.wire.grpc_frontend import MAX_MESSAGE_BYTES, frontend, infer_message, until
 
 
 def answer(text: str) -> bytes:
@@ -34,23 +29,6 @@ async def refusal(call: grpc.aio.StreamStreamCall) -> tuple[str, str]:
     """The id and text of an error message on the stream."""
     told = service_pb2.ModelStreamInferResponse.FromString(await call.read())
     return told.infer_response.id, told.error_message
-
-
-async def has_ended(call: grpc.aio.StreamStreamCall) -> bool:
-    """Wait for the next event; False if it is an answer."""
-    try:
-        return await call.read() is grpc.aio.EOF
-    except grpc.aio.AioRpcError:
-        return True
-
-
-async def begun(it: Bench, message: bytes | None = None) -> tuple[grpc.aio.StreamStreamCall, FakeGrpcStream]:
-    """A call whose first message has reached Triton."""
-    call = it.stream()
-    await call.write(message or request())
-    stream = await it.upstream.grpc.streams.get()
-    assert await stream.sent.get() == (message or request())
-    return call, stream
 
 
 class TestRelay:
@@ -340,17 +318,3 @@ class TestLeaving:
             assert await call.code() is grpc.StatusCode.UNAVAILABLE
             assert await call.details() == "the gateway is stopping; try again shortly"
             await stream.cancelled.wait()
-
-
-async def opened(it: Bench, *headers: tuple[str, str], settings: dict[int, int] | None = None) -> H2Peer:
-    """A call on stream 1 of an `h2` connection."""
-    peer = await it.peer(settings=settings)
-    head = [(":method", "POST"), (":scheme", "http"), (":path", STREAM), (":authority", "a"), ("te", "trailers")]
-    peer.state.send_headers(1, [*head, ("content-type", "application/grpc"), *headers])
-    await peer.flush()
-    return peer
-
-
-async def send(peer: H2Peer, message: bytes) -> None:
-    peer.state.send_data(1, frame_message(message))
-    await peer.flush()

@@ -3,11 +3,7 @@ bounded."""
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,18 +13,7 @@ from control_plane.protocols.http1 import make_answer
 from tests.aio import run
 from tests.fakes import FakeHttp, FakeUpstream
 from tests.wire.gateway import INFER, LIMITS, LIVE, Client, gateway, infer_request
-
-_MIB = 1 << 20
-
-
-async def wait_until_still(measure: Callable[[], int]) -> int:
-    """The value of `measure` when it has stopped changing."""
-    last, still = measure(), 0
-    while still < 10:
-        await asyncio.sleep(0.02)
-        still = still + 1 if measure() == last else 0
-        last = measure()
-    return last
+from tests.wire.http.http_leaving_bench import MIB, freed_at_once, wait_until_still
 
 
 class TestBeforeTheRequestIsWhole:
@@ -113,33 +98,16 @@ class TestWhileTritonWorks:
         assert frontend.recorder.outcomes == [Outcome.ABANDONED] * LIMITS.max_connections
 
 
-@contextmanager
-def freed_at_once() -> Iterator[None]:
-    """No large object may wait for the garbage collector, which under load reaches the oldest objects late or
-    never."""
-    gc.collect()
-    gc.disable()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        yield
-        left = tracemalloc.get_traced_memory()[0] - before
-        assert left < _MIB, f"{left} bytes are still held"
-    finally:
-        tracemalloc.stop()
-        gc.enable()
-
-
 class TestMemory:
     """A large request or answer is freed with the connection of the client that left."""
 
-    LARGE = bytes(8 * _MIB)
+    LARGE = bytes(8 * MIB)
     RAW = b"Inference-Header-Content-Length: 0\r\n"
 
     async def _leave(self, when: str) -> None:
         request = infer_request(self.LARGE, headers=self.RAW) if when != "answer" else infer_request()
-        upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(8 * _MIB))))
-        async with gateway(upstream, replace(LIMITS, max_body_bytes=16 * _MIB)) as frontend:
+        upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(8 * MIB))))
+        async with gateway(upstream, replace(LIMITS, max_body_bytes=16 * MIB)) as frontend:
             client = await frontend.connect(receive_buffer_bytes=64 << 10)
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             if when == "call":
@@ -160,7 +128,7 @@ class TestMemory:
 
 class TestWithoutReading:
     async def test_answers_are_not_piled_up_for_one_that_does_not_read(self) -> None:
-        upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(_MIB))))
+        upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(MIB))))
         async with gateway(upstream) as frontend:
             client = await frontend.connect(receive_buffer_bytes=64 << 10)
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -186,13 +154,13 @@ class TestWithoutReading:
             client.writer.write(infer_request(INFER + b" " * 100_000) * 500)  # 50 MB
             await frontend.upstream.http.calls.arrivals.get()
             unsent = await wait_until_still(client.writer.transport.get_write_buffer_size)  # type: ignore[attr-defined]
-            assert unsent > 30 * _MIB, "the gateway went on reading"
+            assert unsent > 30 * MIB, "the gateway went on reading"
             frontend.upstream.http.calls.may_answer.set()
             for _ in range(500):
                 await client.answer()
 
     async def test_leaving_without_having_read_leaves_nothing(self) -> None:
-        upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(_MIB))))
+        upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(MIB))))
         async with gateway(upstream) as frontend:
             client = await frontend.connect(receive_buffer_bytes=64 << 10)
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]

@@ -12,11 +12,9 @@ from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Upstr
 from control_plane.core.infer_call import Outcome
 from control_plane.protocols.http1 import make_answer
 from tests.fakes import FakeHttp, FakeHttpStream, FakeUpstream
-from tests.wire.gateway import INFER, LIMITS, Client, gateway, infer_request
-from tests.wire.http.test_http_leaving import wait_until_still
-
-BODY = b'{"text":"hello","count":3}'
-EVENTS = [b'data: {"text":"a"}\n\n', b'data: {"text":"b"}\n\n']
+from tests.wire.gateway import INFER, LIMITS, gateway, infer_request
+from tests.wire.http.http_leaving_bench import wait_until_still
+from tests.wire.http.http_streams_bench import BODY, EVENTS, chunk
 
 
 def request(*, version: bytes = b"1.1", headers: bytes = b"", body: bytes = BODY, verb: bytes = b"generate_stream") -> bytes:
@@ -26,13 +24,6 @@ def request(*, version: bytes = b"1.1", headers: bytes = b"", body: bytes = BODY
 
 def upstream(stream: FakeHttpStream) -> FakeUpstream:
     return FakeUpstream(http=FakeHttp(streams=lambda _: stream))
-
-
-async def chunk(client: Client) -> bytes:
-    size = int(await client.reader.readuntil(b"\r\n"), 16)
-    piece = await client.reader.readexactly(size)
-    assert await client.reader.readexactly(2) == b"\r\n"
-    return piece
 
 
 @pytest.mark.parametrize("verb", [b"generate", b"generate_stream"])

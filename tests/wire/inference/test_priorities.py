@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 from tests.fakes import FakeHttp, FakeUpstream
 from tests.wire.gateway import gateway, infer_request
 from tests.wire.grpc_frontend import INFER, frontend, infer_message, message_of
-from tests.wire.inference.test_sequence_ids import governed, message, shown
+from tests.wire.inference.sequence_ids_bench import governed, message, shown
 
 REFUSAL = "parameter 'priority' is the gateway's own where callers have keys: the priority of their tenant decides"
 TENSOR = {"name": "X", "datatype": "FP32", "shape": [1]}

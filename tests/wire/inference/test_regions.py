@@ -12,7 +12,7 @@ import pytest
 
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import UpstreamUnavailable
-from control_plane.inference.dispatch.elsewhere import MAX_BODY_BYTES, Elsewhere
+from control_plane.inference.dispatch.region_failover import MAX_BODY_BYTES, RegionFailover
 from control_plane.inference.governance import Governance
 from control_plane.objects.domain.tenant import LOCAL, Tenant
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
@@ -43,7 +43,7 @@ async def knowing(services: Services, name: str, *, http: int | None = None, grp
     regions = Regions([] if http is None and grpc is None else [(region, client)])
     for standing in regions.standings:
         standing.heard(0.001)
-    services.inference.elsewhere = Elsewhere(regions, services.servers, services.inference.dispatch)
+    services.inference.region_failover = RegionFailover(regions, services.servers, services.inference.dispatch)
     try:
         yield regions
     finally:
@@ -84,8 +84,8 @@ async def test_its_callers_key_goes_with_it_and_no_further() -> None:
         assert {b"tidegate-hop", b"x-seen", b"x-api-key", b"tidegate-timeout-ms"} <= names
         assert not names & {b"x-other", b"x-forwarded-for"}, "what models do not see, and what only proxies may say, stays"
         assert 4000 < int(dict(got.headers)[b"tidegate-timeout-ms"]) < 5000, "the rest of its time"
-        assert there.inference.elsewhere is not None
-        assert there.inference.elsewhere.guests == 1
+        assert there.inference.region_failover is not None
+        assert there.inference.region_failover.guests == 1
         assert not meter.added, "its usage is counted there"
         assert [event.server for event in meter.events] == ["region:there"]
 

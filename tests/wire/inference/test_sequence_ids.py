@@ -11,25 +11,17 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.inference.governance import Governance
-from control_plane.objects.domain.route import Route
-from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.triton.ports import GrpcCall
 from tests.fakes import FakeHttp, FakeUpstream
-from tests.fakes.governance import api_key, governance, key_text, known_state
+from tests.fakes.governance import key_text
 from tests.wire.gateway import Gateway, gateway, infer_request
-from tests.wire.grpc.test_grpc_streams import has_ended
-from tests.wire.grpc_frontend import INFER, Bench, frontend, infer_message, message_of
+from tests.wire.grpc.grpc_streams_bench import has_ended
+from tests.wire.grpc_frontend import INFER, Bench, frontend, message_of
+from tests.wire.inference.sequence_ids_bench import TENANTS, governed, message, shown
 
-TENANTS = {"acme": 1, "other": 2}
 IDS = [pytest.param(7, id="number"), pytest.param(2**63 + 5, id="large number"), pytest.param("seven", id="text")]
 TENSOR = {"name": "X", "datatype": "FP32", "shape": [1]}
-
-
-def governed() -> Governance:
-    keys = tuple(api_key(number, "infer:*", tenant=tenant) for tenant, number in TENANTS.items())
-    return governance(known_state(keys=keys, tenants=tuple(map(Tenant, TENANTS)), routes=(Route("r", "m"),)), authentication=True)
 
 
 def upstream() -> FakeUpstream:
@@ -55,25 +47,10 @@ def id_in(request: HttpRequest) -> int | str:
     return found
 
 
-def message(id_: int | str, *, model: str = "m", elements: int = 1) -> bytes:
-    request = service_pb2.ModelInferRequest.FromString(infer_message(model=model, content=bytes(4 * elements)))
-    request.inputs[0].shape[0] = elements
-    if isinstance(id_, str):
-        request.parameters["sequence_id"].string_param = id_
-    else:
-        request.parameters["sequence_id"].int64_param = id_ - 2**64 if id_ >= 2**63 else id_
-    serialised: bytes = request.SerializeToString()
-    return serialised
-
-
 def id_of(told: bytes) -> int | str:
     found = service_pb2.ModelInferRequest.FromString(told).parameters["sequence_id"]
     id_: int | str = found.string_param or found.int64_param
     return id_
-
-
-def shown(tenant: str) -> tuple[tuple[str, str], ...]:
-    return (("x-api-key", key_text(TENANTS[tenant])),)
 
 
 async def id_by_call(it: Bench, tenant: str, asked: bytes, **options: Any) -> int | str:

@@ -27,7 +27,7 @@ from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.fakes.jobs import ROOMY
 from tests.unit.jobs.world import World, running, world
 from tests.wire.gateway import INFER, LIMITS, LIVE, Gateway, gateway
-from tests.wire.jobs.test_uploads import refused
+from tests.wire.jobs.uploads_bench import refused
 
 MOST_BYTES = 2 << 20
 KEY = b"Authorization: Bearer " + key_text(1).encode() + b"\r\n"

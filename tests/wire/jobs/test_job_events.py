@@ -11,7 +11,7 @@ from control_plane.objects.domain.tenant import Tenant
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.unit.jobs.world import running, world
 from tests.wire.gateway import Client, gateway
-from tests.wire.jobs.test_jobs import MINE, Caller, serving
+from tests.wire.jobs.jobs_bench import MINE, Caller, serving
 
 
 async def opened(caller: Caller, job_id: str, method: str = "GET") -> Client:

@@ -26,7 +26,7 @@ from tests.fakes.governance import api_key, governance, known_state
 from tests.fakes.jobs import ROOMY
 from tests.unit.jobs.world import World, running, world
 from tests.wire.gateway import INFER, gateway
-from tests.wire.jobs.test_jobs import MINE, OTHERS, Caller
+from tests.wire.jobs.jobs_bench import MINE, OTHERS, Caller
 
 
 class Told:

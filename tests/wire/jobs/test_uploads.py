@@ -21,7 +21,8 @@ from control_plane.objects.mirror import ObjectMirror
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.unit.batches.world import batches_of
 from tests.unit.jobs.world import world
-from tests.wire.gateway import LIMITS, LIVE, Answer, Client, Gateway, gateway
+from tests.wire.gateway import LIMITS, LIVE, Answer, Gateway, gateway
+from tests.wire.jobs.uploads_bench import refused
 
 MOST_BYTES = 4 << 20
 PURPOSE = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
@@ -92,16 +93,6 @@ def head(size_bytes: int | None, *more: bytes, key: int = 1) -> bytes:
 
 def form(content_bytes: int, *, purpose: bytes = PURPOSE) -> bytes:
     return purpose + FILE + b"x" * content_bytes + END
-
-
-async def refused(client: Client, *pieces: bytes) -> Answer:
-    """Send an upload that is refused before it is whole: it is told so, and the connection is closed."""
-    for piece in pieces:
-        client.writer.write(piece)
-    answer = await client.answer()
-    assert answer.says_close
-    assert await client.is_closed_by_server()
-    return answer
 
 
 @pytest.mark.parametrize("content_bytes", [10, 100_000, 3 << 20])

@@ -32,10 +32,10 @@ from tests.fakes.batch_lines import AnsweringLines
 from tests.fakes.governance import api_key, governance, known_state
 from tests.fakes.jobs import ROOMY
 from tests.fakes.stores.state_store import FakeStateStore
-from tests.unit.jobs.webhooks.adapters.test_guarded_post import Names, Receiver, never, receiver
+from tests.unit.jobs.webhooks.adapters.guarded_post_bench import Names, Receiver, never, receiver
 from tests.unit.jobs.world import CALLER, World, running, world
 from tests.wire.gateway import Answer, gateway
-from tests.wire.jobs.test_jobs import MINE, Caller
+from tests.wire.jobs.jobs_bench import MINE, Caller
 
 RULES = UrlRules(plaintext=True, networks=read_networks(["127.0.0.1/32"]))
 

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from control_plane.core.held_memory import HeldMemory
-from control_plane.host.network.listening import bind_tcp, port_of
 from control_plane.node.adapters import frames
 from control_plane.node.adapters import server as node_server
 from control_plane.node.adapters.connector import TcpNodeConnector
 from control_plane.node.adapters.credentials import client_context, read_secret, server_context
-from control_plane.node.adapters.frames import FrameLink
-from control_plane.node.adapters.server import NodeServer
 from control_plane.node.domain.messages import (
     LENGTH_BYTES,
     VERSIONS,
@@ -35,48 +28,7 @@ from control_plane.node.domain.messages import (
 from control_plane.node.ports import NodeRefused
 from control_plane.settings import NodeSettings
 from tests.tls_files import Authority, needs_openssl
-from tests.unit.node.bench import Bench
-
-SECRET = b"a secret of tests that is long enough"
-
-
-@dataclass
-class Port:
-    """A node's port."""
-
-    number: int
-    bench: Bench
-
-    def connector(self, secret: bytes | None = SECRET, tls: ssl.SSLContext | None = None) -> TcpNodeConnector:
-        return TcpNodeConnector("127.0.0.1", self.number, fleet="fleet", gateway="gateway", secret=secret, tls=tls)
-
-    async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.number)
-
-    async def works(self, tls: ssl.SSLContext | None = None, secret: bytes | None = SECRET) -> FrameLink:
-        """Connect as a gateway, hear everything, and make a call."""
-        link = await self.connector(secret, tls).connect(timeout_s=10.0)
-        while not isinstance(await link.receive(), Complete):
-            pass
-        link.send(LookMemory(1))
-        assert await link.receive() == Memory(1, HeldMemory(1000, 50))
-        return link
-
-
-@asynccontextmanager
-async def listening(secret: bytes | None = SECRET, tls: ssl.SSLContext | None = None) -> AsyncIterator[Port]:
-    bound = bind_tcp("127.0.0.1", 0, setting="--node-port")
-    bench = Bench()
-    async with bench.running():
-        serving = asyncio.get_running_loop().create_task(NodeServer(bench.service, secret=secret, tls=tls).run(bound))
-        try:
-            while not bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                await asyncio.sleep(0.01)
-            yield Port(port_of(bound), bench)
-        finally:
-            serving.cancel()
-            await asyncio.wait([serving])
-            bound.close()
+from tests.wire.node.node_bench import SECRET, frame, listening
 
 
 @pytest.mark.parametrize("secret", [SECRET, None])
@@ -119,10 +71,6 @@ async def test_one_that_answers_in_a_nodes_place_is_found_out_and_learns_no_secr
     server.close()
     assert b"GatewayProof" in heard
     assert SECRET not in heard
-
-
-def frame(body: bytes) -> bytes:
-    return len(body).to_bytes(LENGTH_BYTES) + body
 
 
 @pytest.mark.parametrize(

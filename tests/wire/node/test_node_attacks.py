@@ -26,7 +26,7 @@ from control_plane.node.domain.messages import (
     encode,
 )
 from control_plane.node.ports import NodeRefused
-from tests.wire.node.test_node import SECRET, Port, frame, listening
+from tests.wire.node.node_bench import SECRET, Port, frame, listening
 
 Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -27,9 +27,9 @@ from control_plane.cli.common.options import (
 )
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import moment, print_table, remark
-from control_plane.core.duration import parse_duration_s
 from control_plane.core.errors import Conflict, InvalidRequest
 from control_plane.core.scope import SCOPE_NAMES, Scope, parse_scope
+from control_plane.core.text.duration import parse_duration_s
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects
 from control_plane.settings import Settings

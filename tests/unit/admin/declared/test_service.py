@@ -20,16 +20,10 @@ from tests.aio import run
 from tests.fakes.stores.audit_log import FakeAuditLog
 from tests.fakes.stores.state_store import FakeStateStore
 from tests.unit.admin.admin_bench import Bench
-from tests.unit.admin.paths.test_objects import ALL, DEFAULTS, LEAST
+from tests.unit.admin.declared.declared_fields import LEAST_OF, STEPS
+from tests.unit.admin.paths.object_fields import ALL, DEFAULTS
 
-STEPS = [{"weight": 500, "samples": 20, "min_s": 1.5, "name": "few"}, {"weight": 5000, "samples": 1, "min_s": 0.0, "name": ""}]
 GATES = {"slower_by": 1.1, "alpha": 0.01, "agreement": ""}
-LEAST_OF: dict[str, dict[str, Any]] = {
-    "Tenant": LEAST["tenants"],
-    "Route": LEAST["routes"],
-    "Price": LEAST["prices"],
-    "RolloutPolicy": {"steps": STEPS},
-}
 DEFAULTS_OF: dict[str, dict[str, Any]] = {
     "Tenant": DEFAULTS["tenants"],
     "Route": DEFAULTS["routes"],

@@ -25,7 +25,7 @@ from tests.aio import run
 from tests.fakes.stores.audit_log import FakeAuditLog
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.fleet.fleet_bench import LOADING, READY, model
-from tests.unit.fleet.view.test_state import State
+from tests.unit.fleet.view.state_bench import State
 
 EVENT = FleetEvent(1e9, FleetEventKind.EVICTED, "b", "s0", "for 'a', which is asked for", 2.5)
 

@@ -9,7 +9,7 @@ from control_plane.core.endpoints import TcpAddress
 from control_plane.regions.domain.region import Region
 from control_plane.regions.regions import Regions
 from control_plane.telemetry.request_counts import RegionCount
-from tests.unit.regions.test_regions import Link
+from tests.unit.regions.regions_bench import Link
 
 
 def asked(regions: Regions | None, *counts: RegionCount) -> tuple[int, object]:

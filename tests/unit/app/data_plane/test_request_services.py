@@ -25,12 +25,12 @@ def opened(tmp_path: Path, *, admits_requests: bool = True, **given: object) -> 
 
     async def main() -> bool:
         settings = load_settings({"state_dir": tmp_path, **given})
-        async with open_request_services(settings, Servers(), admits_requests=admits_requests) as governing, asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(governing.run())
+        async with open_request_services(settings, Servers(), admits_requests=admits_requests) as services, asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(services.run())
             await asyncio.sleep(0.1)
             assert not running.done()
             running.cancel()
-            return governing.shared_cache is not None
+            return services.shared_cache is not None
 
     return run(main())
 
@@ -66,19 +66,19 @@ class _FullStore(FakeUsageStore):
 async def test_a_daily_quota_holds_while_usage_cannot_be_stored(tmp_path: Path) -> None:
     state = FakeStateStore()
     await state.put(Kind.TENANT, "t", to_body(Tenant("t", daily_compute_units=100.0)))
-    governing = RequestServices(load_settings({"state_dir": tmp_path}), Servers(), state, _FullStore(), None, None, None)
-    await governing.start()
+    services = RequestServices(load_settings({"state_dir": tmp_path}), Servers(), state, _FullStore(), None, None, None)
+    await services.start()
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(governing.run())
+        running = tasks.create_task(services.run())
         for _ in range(2):
-            permit = governing.admission.admit("t")
+            permit = services.admission.admit("t")
             assert permit is not None
-            await permit.acquire_slot("m", cost_units=60.0, deadline_s=governing.admission.now_s() + 60.0)
+            await permit.acquire_slot("m", cost_units=60.0, deadline_s=services.admission.now_s() + 60.0)
             permit.release()
-            governing.metering.add("t", "m", Outcome.ANSWERED, 1, 1, 60.0, False)
+            services.metering.add("t", "m", Outcome.ANSWERED, 1, 1, 60.0, False)
             await asyncio.sleep(12.0)  # the stored sums are looked at twice
         with pytest.raises(LimitExceeded, match="has used its 100 compute units of today"):
-            governing.admission.admit("t")
+            services.admission.admit("t")
         running.cancel()
 
 
@@ -89,8 +89,8 @@ def test_a_model_with_sequences_leaves_connections_for_others(tmp_path: Path, au
     given = {"state_dir": tmp_path, "max_upstream_connections": 8, "max_in_flight_per_model": 3, "authentication": authentication}
 
     async def main() -> tuple[int, int]:
-        async with open_request_services(load_settings(given), Servers()) as governing:
-            starts, later = governing.admission.slots.of("m"), governing.admission.slots.of("m", continues_sequence=True)
+        async with open_request_services(load_settings(given), Servers()) as services:
+            starts, later = services.admission.slots.of("m"), services.admission.slots.of("m", continues_sequence=True)
             return sum(starts.try_acquire("t") for _ in range(9)), sum(later.try_acquire("t") for _ in range(9))
 
     assert run(main()) == (of_all, of_sequences)

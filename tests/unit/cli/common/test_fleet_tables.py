@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from control_plane.cli.common.fleet_tables import fleet_tables, tables_that_fit
-from tests.unit.cli.admin.test_fleet import MIB, MODEL, REPLICA, SERVER
+from tests.unit.cli.admin.fleet_answers import MIB, MODEL, REPLICA, SERVER
 
 
 def fleet(**fields: Any) -> dict[str, Any]:

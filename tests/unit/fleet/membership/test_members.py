@@ -13,6 +13,7 @@ from control_plane.core.errors import StartupError
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeUpstream
+from tests.unit.fleet.membership.fake_server_list import FakeServerList
 
 pytestmark = pytest.mark.virtual_time
 
@@ -25,29 +26,6 @@ def at(port: int, name: str = "", **said: object) -> ListedServer:
 
 
 A, B, C = at(1, "a"), at(11, "b"), at(21, "c")
-
-
-@dataclass
-class FakeServerList:
-    """`fleet/ports.ServerList`."""
-
-    servers: list[ListedServer] | StartupError
-    name: str = "the list"
-    changed: bool = False
-    reads: int = 0
-
-    def write(self, *servers: ListedServer) -> None:
-        self.servers, self.changed = list(servers), True
-
-    def read(self) -> list[ListedServer]:
-        self.changed = False
-        self.reads += 1
-        if isinstance(self.servers, StartupError):
-            raise self.servers
-        return self.servers
-
-    def has_changed(self) -> bool:
-        return self.changed
 
 
 @dataclass

@@ -20,7 +20,7 @@ from control_plane.triton.ports import CANCEL_AFTER_S, Slot, Upstream
 from tests.fakes import FakeRecorder
 from tests.fakes.governance import FakeCosts, FakeMeter, governance, known_state
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, running
-from tests.unit.inference.test_inference_governed import Request
+from tests.unit.inference.governed_bench import Request
 
 USUAL_S, PAUSE_S = 0.01, 0.2
 
@@ -34,9 +34,8 @@ class Telling:
     def may_be_wanted(self, model: str) -> bool:
         return True
 
-    async def tell(self, permit: Permit, model: str, timeout_s: float) -> float:
+    def tell(self, permit: Permit, model: str) -> None:
         permit.tells_time_left = True
-        return timeout_s
 
 
 class Broken(UpstreamUnavailable):

@@ -14,9 +14,9 @@ from control_plane.inference.inference import InferenceService
 from control_plane.triton.ports import Slot, Upstream
 from tests.fakes import FakeRecorder
 from tests.fakes.governance import FakeMeter, governance
-from tests.unit.admission.overload_bench import PEAK_PER_S, Triton
+from tests.unit.admission.overload.overload_bench import PEAK_PER_S, Triton
 from tests.unit.fleet.fleet_bench import FleetBench, running
-from tests.unit.fleet.routing.test_overdue_watch import Wedged
+from tests.unit.fleet.routing.faults.overdue_watch_bench import Wedged
 from tests.unit.inference.governed_bench import Request
 
 pytestmark = pytest.mark.virtual_time

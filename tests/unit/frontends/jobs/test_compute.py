@@ -59,7 +59,7 @@ async def computing(
         it.kserve(V2Http).context,
         it.budget,
         meter=meter,
-        is_loaded=lambda model: True,
+        is_hot=lambda model: True,
         is_alone=is_alone,
         yielding=Yielding(is_alone),
     )

@@ -27,7 +27,7 @@ from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeHttp, FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state
 from tests.fakes.stores.shared_cache import FakeSharedCache
-from tests.fakes.triton.source import FakeSource
+from tests.fakes.triton.unparsed_request import FakeUnparsedRequest
 
 CALLER = Principal("team", "k1", EVERYTHING)
 
@@ -44,7 +44,7 @@ class Model:
         self.prefix = "answer to"
 
 
-class Request(FakeSource):
+class Request(FakeUnparsedRequest):
     """Fake `InferRequest` whose answers are words: an id, and what was computed."""
 
     frontend = Frontend.HTTP
@@ -91,12 +91,12 @@ class Request(FakeSource):
     def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         return scope.key(self.text.encode()) if self.is_keyed else None
 
-    def keep(self, answer: str) -> bytes | None:
+    def encode_answer(self, answer: str) -> bytes | None:
         return None if answer.endswith(("error", "late")) else answer.partition(":")[2].encode()
 
-    def restore(self, kept: bytes, status: CacheStatus) -> str:
+    def decode_answer(self, encoded: bytes, status: CacheStatus) -> str:
         self.status = status
-        return f"{self.id}:{kept.decode()}"
+        return f"{self.id}:{encoded.decode()}"
 
     def keep_verbatim(self, call: InferCall, key: bytes, answer: str) -> None: ...
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from control_plane.core.errors import Overloaded, UpstreamUnavailable
-from control_plane.inference.dispatch.elsewhere import Elsewhere, OtherRegions
+from control_plane.inference.dispatch.region_failover import OtherRegions, RegionFailover
 from tests.aio import settle
 from tests.unit.inference.caching.cached_inference_bench import Bench, with_bench
 
@@ -36,7 +36,7 @@ class Regions:
 
 def know(bench: Bench, regions: Regions) -> None:
     now_s = asyncio.get_running_loop().time
-    bench.service.elsewhere = Elsewhere(cast("OtherRegions", regions), bench.servers, bench.service.dispatch, now_s=now_s)
+    bench.service.region_failover = RegionFailover(cast("OtherRegions", regions), bench.servers, bench.service.dispatch, now_s=now_s)
 
 
 @pytest.mark.parametrize("answer", [":theirs", None])
@@ -64,7 +64,7 @@ def test_one_that_was_taken_back_in_vain_is_answered_by_a_flight_that_went_on() 
         know(bench, Regions(None))
         bench.model.takes_s = 5.0
         leader = await bench.start(bench.request())
-        bench.service.elsewhere = None
+        bench.service.region_failover = None
         follower = await bench.start(bench.request())
         bench.servers.fell_silent()
         assert await asyncio.gather(leader, follower) == [":answer to x"] * 2

@@ -24,7 +24,7 @@ from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeRecorder
 from tests.fakes.governance import FakeMeter, governance, known_state
-from tests.fakes.triton.source import FakeSource
+from tests.fakes.triton.unparsed_request import FakeUnparsedRequest
 
 CALLER = Principal("team", "k1", EVERYTHING, is_known=True)
 CALL = InferCall("m", "", "", (Tensor("X", "FP32", (3, 2)),), elements=6)
@@ -36,7 +36,7 @@ TODAY_S = 1_700_000_000.0
 MAX_ROOM = 1 << 20
 
 
-class Request(FakeSource):
+class Request(FakeUnparsedRequest):
     """Fake `InferRequest` that is answered from the response cache, and keeps its hit for the verbatim cache."""
 
     frontend = Frontend.HTTP
@@ -64,11 +64,11 @@ class Request(FakeSource):
     def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         return key_in(scope)
 
-    def keep(self, answer: bytes) -> bytes | None:
+    def encode_answer(self, answer: bytes) -> bytes | None:
         raise AssertionError("nothing is computed")
 
-    def restore(self, kept: bytes, status: CacheStatus) -> bytes:
-        return kept
+    def decode_answer(self, encoded: bytes, status: CacheStatus) -> bytes:
+        return encoded
 
     def mark(self, answer: bytes, status: CacheStatus) -> bytes:
         return answer
@@ -114,7 +114,7 @@ class Bench:
         known = self.hits.answer(message)
         if known is not None:
             return "known", known
-        call, route, _ = self.service.resolve(CALL, principal, FakeSource())
+        call, route, _ = self.service.resolve(CALL, principal, FakeUnparsedRequest())
         scope = self.cache.scope(call.model_name, route, principal.tenant)
         if scope is None or self.cache.get_local(key_in(scope)) is None:
             return "nothing", None

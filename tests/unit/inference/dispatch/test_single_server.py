@@ -21,7 +21,7 @@ from tests.aio import settle
 from tests.fakes import FakeUpstream
 from tests.unit.fleet.fleet_bench import READY, UNLOADING, call
 from tests.unit.fleet.routing.dispatch_bench import Request
-from tests.unit.fleet.routing.test_dispatch_losses import BROKE_OFF, DEAD, NOT_SENT, repeatable
+from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, DEAD, NOT_SENT, repeatable
 
 pytestmark = pytest.mark.virtual_time
 

@@ -1,55 +1,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.jobs.adapters.gateway_compute import GatewayCompute
 from control_plane.jobs.attempts import decode_attempt, encode_outcome
-from control_plane.jobs.ports import Computed, TryAgain
+from control_plane.jobs.ports import TryAgain
 from control_plane.metering.domain.usage import Usage
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
-from control_plane.triton.ports import HttpStream, Slot
+from control_plane.protocols.http1 import HttpAnswer, make_answer
 from tests.fakes.jobs import job
+from tests.unit.jobs.adapters.fake_gateway import FakeGateway
 
-DONE = make_answer(200, encode_outcome(Computed(make_answer(200, b"done"), "m", Usage(requests=1))))
 GONE = UpstreamUnavailable("refused", is_not_sent=True)
-
-
-@dataclass
-class FakeGateway:
-    """A gateway that gives one answer, or fails."""
-
-    answer: HttpAnswer | Exception = field(default_factory=lambda: DONE)
-    asked: list[HttpRequest] = field(default_factory=list)
-    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set: computed at once."""
-    is_frozen: bool = False
-    times_live: int = 0
-
-    def __post_init__(self) -> None:
-        self.goes_on.set()
-
-    async def send(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer:
-        if request.target == b"/v2/health/live":
-            self.times_live += 1
-            await asyncio.sleep(0)
-            if self.is_frozen:
-                raise DeadlineExceeded("no answer")
-            return make_answer(200)
-        self.asked.append(request)
-        await self.goes_on.wait()
-        await asyncio.sleep(0)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-    async def stream(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer | HttpStream:
-        raise NotImplementedError
-
-    async def close(self) -> None: ...
 
 
 async def test_gateways_compute_in_turn_what_they_are_handed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from perf.chaos.drills import DRILLS, Drill
 from perf.chaos.report import Case, Report, list_of_drills, table_of_drills
 from perf.chaos.run import Run
-from perf.chaos.sites import SITES
+from perf.chaos.sites.sites import SITES
 from perf.measurement.report import Result
 from perf.servers.processes import PROJECT
 

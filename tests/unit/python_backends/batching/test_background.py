@@ -15,7 +15,7 @@ from python_backends.batching.batch_queue import Batch, Waiter
 from python_backends.batching.plan import CostColumns
 from python_backends.runtime.errors import BackendError, ExecutionError, RequestError
 from python_backends.runtime.execution import Answer
-from tests.unit.python_backends.batching.test_lanes import Asked
+from tests.unit.python_backends.batching.lanes_bench import Asked
 
 COLUMNS = CostColumns(lambda rows, length: float(rows * length), max_rows=64)
 

@@ -17,27 +17,7 @@ from python_backends.batching.lanes import Lanes
 from python_backends.batching.plan import CostColumns
 from python_backends.runtime.errors import BackendError, ExecutionError
 from python_backends.runtime.execution import Answer
-
-PATIENCE_S = 10.0
-
-
-@dataclass(eq=False)
-class Asked:
-    """A request that remembers its answers; sending the first fails where told to."""
-
-    answers: list[Answer] = field(default_factory=list)
-    done: threading.Event = field(default_factory=threading.Event)
-    fails: bool = False
-
-    def answer(self, answer: Answer) -> None:
-        self.answers.append(answer)
-        self.done.set()
-        if self.fails:
-            raise OSError("gone")
-
-    def result(self) -> Answer:
-        assert self.done.wait(PATIENCE_S), "no answer"
-        return self.answers[0]
+from tests.unit.python_backends.batching.lanes_bench import PATIENCE_S, Asked
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from control_plane.triton.embedded import confine
-from tests.unit.triton.embedded.test_guardian import wait_for
+from tests.unit.triton.embedded.waiting import wait_for
 
 PYTHON = (sys.executable, "-I", "-S")
 SETS_MODES = """

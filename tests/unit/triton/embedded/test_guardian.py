@@ -8,21 +8,17 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from control_plane.triton.embedded import guardian
-from tests.unit.triton.embedded import waiting
+from tests.unit.triton.embedded.waiting import SOON_S, wait_for
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 SHARED_MEMORY = Path("/dev/shm")
-SOON_S = 60.0
-"""Time limit of the tests' waits: far more than anything here takes, and less than the grace that would hide
-a failure.
-"""
 
 
 @dataclass
@@ -99,10 +95,6 @@ def lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def wait_for(condition: Callable[[], bool], what: str, within_s: float = SOON_S) -> None:
-    waiting.wait_for(condition, what, within_s)
 
 
 def assert_nothing_left(lab: Lab, pids: list[int], within_s: float = SOON_S) -> None:

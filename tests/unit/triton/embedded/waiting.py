@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+SOON_S = 60.0
+"""Time limit of waits: far more than anything here takes, and less than the grace that would hide a failure."""
 
-def wait_for(condition: Callable[[], bool], what: str, within_s: float) -> None:
+
+def wait_for(condition: Callable[[], bool], what: str, within_s: float = SOON_S) -> None:
     """Poll until the condition holds. Raises AssertionError: it does not within the time."""
     deadline_s = time.monotonic() + within_s
     while not condition():

@@ -40,7 +40,7 @@ async def test_a_worker_that_does_not_take_note_is_killed_and_its_next_life_know
         assert asyncio.get_running_loop().time() - began_s == pytest.approx(5.0, abs=0.1)
         assert (deaf.is_killed, well.is_killed) == (True, False)
         await asyncio.sleep(1.5)
-        assert bench.started[2].client_status_of(FingerprintsChanged) == [FingerprintsChanged(1, {"a": (KNOWN.digest, True, True)})]
+        assert bench.started[2].messages_of(FingerprintsChanged) == [FingerprintsChanged(1, {"a": (KNOWN.digest, True, True)})]
 
 
 async def test_a_worker_that_dies_is_not_waited_for() -> None:
@@ -62,7 +62,7 @@ async def test_a_worker_that_does_not_listen_yet_is_not_waited_for_and_listens_o
         await asyncio.sleep(1)
         again = bench.started[1]
         await bench.workers.fingerprints.publish({"a": KNOWN})
-        assert (again.client_status_of(Listen), again.is_killed) == ([], False)
+        assert (again.messages_of(Listen), again.is_killed) == ([], False)
         again.say(FingerprintsAcknowledged(0))
         await settle()
         assert [type(message) for message in again.told[-2:]] == [FingerprintsChanged, Listen]
@@ -74,7 +74,7 @@ async def test_fingerprints_are_forgotten_with_triton() -> None:
         bench.workers.upstream.down("Triton has ended")
         bench.started[0].end()
         await asyncio.sleep(1.5)
-        assert bench.started[1].client_status_of(FingerprintsChanged) == [FingerprintsChanged(1, {})]
+        assert bench.started[1].messages_of(FingerprintsChanged) == [FingerprintsChanged(1, {})]
 
 
 async def test_without_workers_they_are_published_at_once() -> None:

@@ -4,14 +4,14 @@ import asyncio
 
 from control_plane.workers.messages.to_workers import AnnounceDrain
 from control_plane.workers.parent.live_workers import LiveWorkers
-from control_plane.workers.parent.worker import Worker
+from control_plane.workers.parent.worker_handle import WorkerHandle
 from tests.aio import settle
 from tests.fakes import FakeWorker
 
 
-def started(live: LiveWorkers, number: int) -> tuple[Worker, FakeWorker]:
+def started(live: LiveWorkers, number: int) -> tuple[WorkerHandle, FakeWorker]:
     process = FakeWorker(number)
-    worker = Worker(process)
+    worker = WorkerHandle(process)
     live.add(number, worker)
     return worker, process
 

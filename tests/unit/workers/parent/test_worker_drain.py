@@ -11,7 +11,7 @@ from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages.from_workers import ArmsObserved, Charges, CountsReported, Drained
 from control_plane.workers.messages.to_workers import AnnounceDrain, Drain, RolloutGivenUp
 from tests.aio import settle
-from tests.unit.workers.parent.test_workers import counted
+from tests.unit.workers.parent.workers_bench import counted
 from tests.unit.workers.workers_bench import opened, speaking
 
 pytestmark = pytest.mark.virtual_time

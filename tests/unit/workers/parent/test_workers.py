@@ -6,9 +6,8 @@ import itertools
 import pytest
 
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupError
-from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.model import ModelOverride
-from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts, UnitsCount
+from control_plane.telemetry.request_counts import RequestCounts, UnitsCount
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages.from_workers import (
     Alive,
@@ -35,13 +34,10 @@ from control_plane.workers.messages.to_workers import (
 from control_plane.workers.parent.workers import Workers
 from tests.aio import hold_up, settle
 from tests.fakes import FakeModels, FakeUpstream, FakeWorkers
+from tests.unit.workers.parent.workers_bench import counted
 from tests.unit.workers.workers_bench import LIMITS, Bench, FakeCharges, opened, running, speaking
 
 pytestmark = pytest.mark.virtual_time
-
-
-def counted(count: int, *, in_flight: int = 0) -> RequestCounts:
-    return RequestCounts((OutcomeCount("a", Frontend.HTTP, Outcome.ANSWERED, count),), (), in_flight)
 
 
 def requests(bench: Bench) -> int:
@@ -52,11 +48,11 @@ class TestOpening:
     async def test_each_number_is_started_once_and_listens_when_told(self) -> None:
         async with running(3) as bench:
             assert [worker.number for worker in bench.started] == [0, 1, 2]
-            assert not any(worker.client_status_of(Listen) for worker in bench.started)
+            assert not any(worker.messages_of(Listen) for worker in bench.started)
             async with asyncio.TaskGroup() as tasks:
                 opening = tasks.create_task(bench.workers.open())
                 await settle()
-                assert all(worker.client_status_of(Listen) for worker in bench.started)
+                assert all(worker.messages_of(Listen) for worker in bench.started)
                 bench.started[0].say(Listening())
                 bench.started[2].say(Listening())
                 await settle()
@@ -149,12 +145,12 @@ class TestRestart:
             await asyncio.sleep(5.0)
             assert bench.workers.listening == 1
             assert not frozen.is_killed
-            assert not frozen.client_status_of(Drain)
+            assert not frozen.messages_of(Drain)
             frozen.say(Alive())
             await asyncio.sleep(0.5)
-            assert frozen.client_status_of(Drain)
+            assert frozen.messages_of(Drain)
             assert other.accepts
-            assert not other.client_status_of(Drain)
+            assert not other.messages_of(Drain)
             frozen.end()
             await asyncio.sleep(1.5)
             assert len(bench.started) == 3
@@ -256,7 +252,7 @@ class TestBuckets:
                 worker.say(DrawTokens(number, "t", 1.0, 3.0, want=2, spent=0))
                 worker.say(DrawTokens(number, "u", 1.0, 3.0, want=2, spent=0))
             await settle()
-            granted = [[(told.number, told.granted) for told in worker.client_status_of(TokensDrawn)] for worker in bench.started]
+            granted = [[(told.number, told.granted) for told in worker.messages_of(TokensDrawn)] for worker in bench.started]
             assert granted == [[(0, 2), (0, 2)], [(1, 1), (1, 1)]]
 
 
@@ -297,8 +293,8 @@ class TestChanges:
             await settle()
             override = ModelOverride("{}", {"file:1/x": b"y"})
             assert bench.models.asked == [("load", "a", None), ("load", "b", override), ("unload", "c", True)]
-            assert asking.client_status_of(Changed) == [Changed(1), Changed(2), Changed(3)]
-            assert other.client_status_of(Changed) == []
+            assert asking.messages_of(Changed) == [Changed(1), Changed(2), Changed(3)]
+            assert other.messages_of(Changed) == []
 
     async def test_that_fail_are_told_with_all_that_the_frontend_needs(self) -> None:
         async with opened() as bench:
@@ -306,7 +302,7 @@ class TestChanges:
             bench.started[0].say(LoadModel(1, "a"))
             bench.started[0].say(UnloadModel(2, "b", False))
             await settle()
-            assert bench.started[0].client_status_of(Changed) == [
+            assert bench.started[0].messages_of(Changed) == [
                 Changed(1, "load_failed", "bad weights", 3),
                 Changed(2, "model_not_found", "no b", 0),
             ]
@@ -328,6 +324,6 @@ class TestChanges:
             bench.started[0].say(LoadModel(1, "a"))
             bench.started[0].say(LoadModel(2, "b"))
             await settle()
-            told = bench.started[0].client_status_of(Changed)
+            told = bench.started[0].messages_of(Changed)
             assert [(each.number, each.error_code) for each in told] == [(1, "upstream_failed"), (2, "")]
             assert bench.workers.listening == 1

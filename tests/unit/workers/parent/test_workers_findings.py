@@ -36,7 +36,7 @@ class TestQueriesOfDeath:
             for each in found:
                 bench.started[1].say(each)
             await settle()
-            assert [worker.client_status_of(FindingShared) for worker in bench.started] == [found, [], found]
+            assert [worker.messages_of(FindingShared) for worker in bench.started] == [found, [], found]
             assert heard == [each.finding for each in found]
 
     async def test_what_one_gives_up_at_a_silent_replica_the_others_are_told(self) -> None:
@@ -45,7 +45,7 @@ class TestQueriesOfDeath:
             for each in suspected:
                 bench.started[1].say(each)
             await settle()
-            assert [worker.client_status_of(HangSuspected) for worker in bench.started] == [suspected, [], suspected]
+            assert [worker.messages_of(HangSuspected) for worker in bench.started] == [suspected, [], suspected]
 
     async def test_suspects_are_sent_one_at_a_time_over_all_and_none_for_one_that_ends_or_freezes(self) -> None:
         async with opened(3) as bench, speaking(bench.started[2]):
@@ -54,19 +54,19 @@ class TestQueriesOfDeath:
             for worker in bench.started:
                 worker.say(AskTurn(7, "a"))
             await settle()
-            assert [worker.client_status_of(TurnGiven) for worker in bench.started] == [[TurnGiven(7)], [], []]
+            assert [worker.messages_of(TurnGiven) for worker in bench.started] == [[TurnGiven(7)], [], []]
             first.say(EndTurn(7, True))
             await settle()
-            assert second.client_status_of(TurnGiven)
-            assert not third.client_status_of(TurnGiven)
+            assert second.messages_of(TurnGiven)
+            assert not third.messages_of(TurnGiven)
             await asyncio.sleep(2.0)
             assert not second.accepts, "it is frozen"
-            assert third.client_status_of(TurnGiven)
+            assert third.messages_of(TurnGiven)
             third.end()
             await settle()
             first.say(AskTurn(8, "a"))
             await settle()
-            assert first.client_status_of(TurnGiven) == [TurnGiven(7), TurnGiven(8)]
+            assert first.messages_of(TurnGiven) == [TurnGiven(7), TurnGiven(8)]
 
     async def test_one_that_starts_is_told_of_those_that_are_refused_now(self) -> None:
         async with opened() as bench:
@@ -77,7 +77,7 @@ class TestQueriesOfDeath:
             bench.started[0].say(FindingShared("a", b"y", None))
             bench.started[0].end()
             await asyncio.sleep(1.5)
-            (told,) = bench.started[2].client_status_of(FindingShared)
+            (told,) = bench.started[2].messages_of(FindingShared)
             assert told.finding.digest == ("a", b"y")
             assert told.record == guilty.record
             kinds = [type(message) for message in bench.started[2].told]

@@ -57,9 +57,9 @@ class TestFleet:
             for worker in bench.started:
                 kinds = [type(message) for message in worker.told]
                 assert kinds[0] is ServersChanged
-                assert worker.client_status_of(UpstreamUp)[0].server == "s0"
-                assert worker.client_status_of(UpstreamDown)[0].server == "s1"
-                (models,) = worker.client_status_of(ModelsChanged)
+                assert worker.messages_of(UpstreamUp)[0].server == "s0"
+                assert worker.messages_of(UpstreamDown)[0].server == "s1"
+                (models,) = worker.messages_of(ModelsChanged)
                 assert models.models.keys() == {"a", "b"}
                 assert max(kinds.index(ModelsChanged), kinds.index(ReplicasChanged)) < kinds.index(Listen)
 
@@ -79,12 +79,12 @@ class TestFleet:
                 second.say(Alive((("s0", "a", 4.5),)))
                 third.say(Alive())
                 await settle()
-            assert first.client_status_of(WorkedOnElsewhere) == [WorkedOnElsewhere((("s0", "a", 4.5),))]
-            assert second.client_status_of(WorkedOnElsewhere) == [WorkedOnElsewhere((("s0", "a", 4.0), ("s0", "b", 6.0)))]
-            assert third.client_status_of(WorkedOnElsewhere)[-1] == WorkedOnElsewhere((("s0", "a", 4.0), ("s0", "b", 6.0)))
+            assert first.messages_of(WorkedOnElsewhere) == [WorkedOnElsewhere((("s0", "a", 4.5),))]
+            assert second.messages_of(WorkedOnElsewhere) == [WorkedOnElsewhere((("s0", "a", 4.0), ("s0", "b", 6.0)))]
+            assert third.messages_of(WorkedOnElsewhere)[-1] == WorkedOnElsewhere((("s0", "a", 4.0), ("s0", "b", 6.0)))
             first.say(Alive())
             await settle()
-            assert second.client_status_of(WorkedOnElsewhere)[-1] == WorkedOnElsewhere(())
+            assert second.messages_of(WorkedOnElsewhere)[-1] == WorkedOnElsewhere(())
 
     async def test_what_waits_behind_a_request_that_was_given_up_shows_no_long_work(self) -> None:
         async with opened(2, prepare=self.fleet) as bench:
@@ -101,7 +101,7 @@ class TestFleet:
             bench.started[0].say(UnloadModel(1, "a", False))
             await settle()
             for worker in bench.started:
-                *_, models = worker.client_status_of(ModelsChanged)
+                *_, models = worker.messages_of(ModelsChanged)
                 seen = models.models["a"]
                 assert seen is not None
                 assert seen.is_suspended
@@ -112,7 +112,7 @@ class TestFleet:
             told = bench.started[0].told
             self.state.awaiting_fingerprint.add(("s0", "b"))
             self.see("a", "b")
-            assert bench.started[0].client_status_of(ReplicasChanged)[-1].replicas["b"].state is ModelState.LOADING
+            assert bench.started[0].messages_of(ReplicasChanged)[-1].replicas["b"].state is ModelState.LOADING
             await bench.workers.fingerprints.publish({"b": KNOWN})
             self.state.awaiting_fingerprint.discard(("s0", "b"))
             self.see("a", "b")
@@ -125,7 +125,7 @@ class TestFleet:
             for hangs in (False, True):
                 self.state.observe("s0", [ModelVersion("b", "1", ModelState.LOADING, "")])
                 self.for_workers.publish_changes()
-                assert bench.started[0].client_status_of(ReplicasChanged)[-1].replicas["b"].hangs is hangs
+                assert bench.started[0].messages_of(ReplicasChanged)[-1].replicas["b"].hangs is hangs
                 await asyncio.sleep(0.2)
 
     @pytest.mark.parametrize("has_hung", [False, True])
@@ -135,7 +135,7 @@ class TestFleet:
             server = self.state.fleet.servers["s0"]
             self.state.mark_loading(server, server.replicas["b"], has_hung=has_hung)
             self.for_workers.publish_changes()
-            seen = bench.started[0].client_status_of(ReplicasChanged)[-1].replicas["b"]
+            seen = bench.started[0].messages_of(ReplicasChanged)[-1].replicas["b"]
             assert (seen.is_dead, seen.has_hung) == (True, has_hung)
 
     def see(self, *names: str) -> None:

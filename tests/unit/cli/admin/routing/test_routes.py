@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.cli.admin.routing.routes import _targets
+from control_plane.cli.admin.routing.route_text import _targets
 from tests.unit.cli.command import Tidegate
 
 

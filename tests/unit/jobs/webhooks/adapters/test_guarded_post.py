@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,63 +15,11 @@ from control_plane.jobs.webhooks.adapters.guarded_post import GuardedPost
 from control_plane.jobs.webhooks.adapters.system_resolver import SystemResolver
 from control_plane.jobs.webhooks.domain.url import UrlRules, read_networks
 from tests.tls_files import Authority, needs_openssl
+from tests.unit.jobs.webhooks.adapters.guarded_post_bench import Answer, Names, never, receiver
 
 LOOPBACK = UrlRules(plaintext=True, networks=read_networks(["127.0.0.0/8"]))
 INSIDE = UrlRules(plaintext=True)
 NOWHERE = "its name leads to no address of the public Internet"
-OK = b"HTTP/1.1 204 No Content\r\n\r\n"
-
-Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-class Names:
-    """`webhooks/ports.Resolver` by a script: each look-up takes the next answer, and the last one stays."""
-
-    def __init__(self, *answers: Sequence[str]) -> None:
-        self._answers = list(answers)
-        self.asked: list[str] = []
-
-    async def addresses(self, host: str) -> Sequence[str]:
-        self.asked.append(host)
-        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-
-
-class Receiver:
-    """A server that takes a request, and answers as it likes."""
-
-    def __init__(self, answer: bytes | Answer) -> None:
-        self._answer = answer
-        self.requests: list[bytes] = []
-        self.connections = 0
-        self.port = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            self.requests.append(head + await reader.readexactly(length))
-            if isinstance(self._answer, bytes):
-                writer.write(self._answer)
-                await writer.drain()
-            else:
-                await self._answer(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-
-@asynccontextmanager
-async def receiver(answer: bytes | Answer = OK, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
-    made = Receiver(answer)
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=tls)
-    made.port = server.sockets[0].getsockname()[1]
-    try:
-        yield made
-    finally:
-        server.close()
-        await server.wait_closed()
 
 
 async def post(url: str, names: Names, *, rules: UrlRules = LOOPBACK, tls: ssl.SSLContext | None = None, timeout_s: float = 30.0) -> int:
@@ -143,10 +90,6 @@ async def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPat
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         assert await post(f"http://a.example:{it.port}/", Names(["127.0.0.1"])) == 204
         assert proxy.connections == 0
-
-
-async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read()
 
 
 async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest, UnparsableRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.tensor import MAX_ELEMENTS, Tensor, element_count
-from control_plane.protocols.kserve.requests.infer_json import infer_request_steps
+from tests.unit.protocols.kserve.requests.infer_json_bench import binary, read
 
 FP32 = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1.0]}
 
@@ -21,21 +20,10 @@ FP32 = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1.0]}
 _X = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1]}
 
 
-def read(body: bytes, header_length: bytes | None = None) -> InferCall:
-    return finish(infer_request_steps(body, header_length, model_name="m", model_version="3"))
-
-
 def with_input(**changes: object) -> bytes:
     """One `FP32` input with these fields changed; None removes a field."""
     entry = {name: value for name, value in (FP32 | changes).items() if value is not None}
     return json.dumps({"inputs": [entry]}).encode()
-
-
-def binary(datatype: str, shape: list[int], size: object, content: bytes) -> tuple[bytes, bytes]:
-    """A body with one binary input, and the length of its JSON header."""
-    entry = {"name": "X", "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
-    text = json.dumps({"inputs": [entry]}).encode()
-    return text + content, b"%d" % len(text)
 
 
 @pytest.mark.parametrize(

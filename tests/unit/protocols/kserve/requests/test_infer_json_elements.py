@@ -12,7 +12,7 @@ from control_plane.core.infer_call import InferCall
 from control_plane.core.tensor import Tensor
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.protocols.kserve.requests.infer_json import infer_request_steps
-from tests.unit.protocols.kserve.requests.test_infer_json import binary, read
+from tests.unit.protocols.kserve.requests.infer_json_bench import binary, read
 
 ONES = "[" + ",".join(["1"] * 300_000) + "]"
 ROWS = "[" + ",".join(["[1,2,3]"] * 100_000) + "]"

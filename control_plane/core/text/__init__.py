@@ -1,0 +1,1 @@
+"""Texts that people write or read: parsed, redacted and worded. Pure."""

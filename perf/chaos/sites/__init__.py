@@ -1,0 +1,1 @@
+"""What drills are carried out on: gateways with their real Tritons, their Redis and their disks."""
