@@ -9,7 +9,7 @@ Of files whose tests start all that they need each test is taken by itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +18,57 @@ from xdist.remote import Producer
 from xdist.scheduler import EachScheduling, LoadFileScheduling, Scheduling
 
 BEGUN_FIRST = (
-    "test_perf.py",
-    "test_perf_fleet.py",
-    "test_perf_models.py",
-    "test_examples.py",
-    "test_like_26_11.py",
-    "test_fleet_workers.py",
+    "test_language_models.py",
+    "test_rollouts.py",
+    "test_hung_triton.py",
     "test_dead_stub.py",
-    "test_job_kill_points.py",
-    "test_two_gateways.py",
-    "test_fleet_replicas.py",
-    "test_fleet_failures.py",
+    "test_examples.py",
+    "test_model_builds.py",
+    "test_kubernetes_pods.py",
+    "test_events.py",
+    "test_like_26_11.py",
+    "test_regions.py",
     "test_overload.py",
     "test_metering.py",
-    "test_rollouts.py",
-    "test_http.py",
-    "test_kubernetes_pods.py",
-    "test_stopping.py",
-    "test_access.py",
-    "test_servers_file.py",
-    "test_response_cache.py",
-    "test_workers.py",
-    "test_fleet.py",
-    "test_nodes.py",
+    "test_fleet_workers.py",
     "test_tune.py",
     "test_rolling_restarts.py",
+    "test_access.py",
+    "test_two_gateways.py",
+    "test_fleet_failures.py",
+    "test_http.py",
+    "test_job_workers.py",
+    "test_job_kill_points.py",
+    "test_stopping.py",
+    "test_embedded_triton.py",
+    "test_fleet.py",
+    "test_attached_node.py",
+    "test_fingerprints.py",
+    "test_job_queue.py",
+    "test_batches.py",
+    "test_local_users.py",
+    "test_sharding.py",
+    "test_hedging.py",
+    "test_fleet_replicas.py",
+    "test_job_deliveries.py",
+    "test_traces.py",
+    "test_nodes.py",
+    "test_response_cache.py",
+    "test_workers.py",
+    "test_servers_file.py",
+    "test_leaders.py",
     "test_shared_cache_chaos.py",
     "test_life.py",
     "test_silence.py",
     "test_fuzz.py",
     "test_tls.py",
+    "test_first_serve.py",
     "test_readme.py",
-    "test_job_workers.py",
-    "test_model_builds.py",
+    "test_faults.py",
+    "test_console.py",
+    "test_perf_fleet.py",
+    "test_perf.py",
+    "test_perf_models.py",
 )
 """The files that take longest, the longest first: a worker that begins one of them last is alone at it while the others have
 nothing left to do."""
@@ -79,12 +97,10 @@ _SERVERS = {
 TOGETHER = {f"tests/{file}.py": server for server, files in _SERVERS.items() for file in files}
 """Files whose tests ask a server that is started once for each process, by which one they ask."""
 
-APART = {
-    "tests/e2e/app/test_stopping.py",
-    "tests/e2e/perf/test_perf.py",
-    "tests/e2e/perf/test_perf_fleet.py",
-    "tests/e2e/perf/test_perf_models.py",
-}
+SCENARIOS = {f"tests/e2e/perf/test_{name}.py" for name in ("perf", "perf_fleet", "perf_models")}
+"""Files whose tests keep the CPUs busy, where most others wait for Triton."""
+
+APART = {*SCENARIOS, "tests/e2e/app/test_stopping.py", "tests/e2e/triton/test_dead_stub.py", "tests/e2e/triton/test_hung_triton.py"}
 """Files whose tests share nothing, and which take so long that a process with one of them would be the last to end."""
 
 
@@ -126,7 +142,15 @@ class _Shares(EachScheduling):
 
 
 class _Files(LoadFileScheduling):
-    """Whole files, or those of one server together, or single tests of files whose tests share nothing."""
+    """Whole files, or those of one server together, or single tests of files whose tests share nothing.
+
+    A process is given the next ones with its last test, which it begins once it knows what comes after it. pytest-xdist itself
+    does that one test earlier; what is given too early waits behind a long test while another process has nothing to do.
+    """
+
+    def _reschedule(self, node: Any) -> None:
+        if not self.workqueue or self._pending_of(self.assigned_work[node]) <= 1:
+            super()._reschedule(node)
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
@@ -157,3 +181,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _TURNS.get(item.path.name, len(_TURNS)))
+    scenarios = [item for item in items if item.nodeid.split("::")[0] in SCENARIOS]
+    items[:] = mixed(scenarios, [item for item in items if item not in scenarios])
+
+
+def mixed(scenarios: Iterable[pytest.Item], others: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """One scenario after each file of the others, so that processes with either run beside each other."""
+    left = iter(scenarios)
+    for _, of_file in itertools.groupby(others, key=lambda item: item.path):
+        yield from of_file
+        yield from itertools.islice(left, 1)
+    yield from left

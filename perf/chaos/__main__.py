@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+from perf.chaos.callers import PAUSE_S
 from perf.chaos.drills import DRILLS, Drill
 from perf.chaos.report import Case, Report
 from perf.chaos.run import Run
@@ -34,6 +35,7 @@ _TRIES = 2
 def main() -> None:
     parser = harness.parser(__doc__, rounds=1)
     parser.add_argument("--scale", type=float, default=1.0, help="of everything that lasts: 0.1 is a tenth as long")
+    parser.add_argument("--pause-s", type=float, default=PAUSE_S, help="of a caller, after each answer")
     harness.carry_out_drills(Report, parser, DRILLS, _measure)
 
 
@@ -44,7 +46,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
     more: dict[str, dict[str, object]] = {"said": {}, "not_carried_out": {}}
     for _ in range(arguments.rounds):
         for _, group in itertools.groupby(sorted(drills, key=lambda drill: list(SITES).index(drill.site)), key=lambda drill: drill.site):
-            for drill, found in _on_one_site(list(group), arguments.scale):
+            for drill, found in _on_one_site(list(group), arguments):
                 if isinstance(found, str):
                     more["not_carried_out"][drill.name] = found
                 else:
@@ -53,8 +55,9 @@ def _measure(arguments: argparse.Namespace) -> Result:
     return Result(runs, more=more)
 
 
-def _on_one_site(drills: list[Drill], scale: float) -> Iterator[tuple[Drill, tuple[Run, dict[str, int]] | str]]:
+def _on_one_site(drills: list[Drill], arguments: argparse.Namespace) -> Iterator[tuple[Drill, tuple[Run, dict[str, int]] | str]]:
     """Each drill with what came of it, or why it was not carried out; the site is started anew where a drill has left it broken."""
+    lasting = {"scale": arguments.scale, "pause_s": arguments.pause_s}
     with ExitStack() as ends, asyncio.Runner() as runner:
         site: Site | None = None
         for drill in drills:
@@ -67,7 +70,7 @@ def _on_one_site(drills: list[Drill], scale: float) -> Iterator[tuple[Drill, tup
                         site = ends.enter_context(SITES[drill.site](folder))
                         wait_until_whole(site, _WHOLE_S)
                     harness.say(drill.name)
-                    found = runner.run(carry_out(drill.act, site, callers=drill.callers, deadline_s=drill.deadline_s, scale=scale))
+                    found = runner.run(carry_out(drill.act, site, callers=drill.callers, deadline_s=drill.deadline_s, **lasting))
                     break
                 except (RuntimeError, TimeoutError) as exc:
                     found = str(exc)

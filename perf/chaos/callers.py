@@ -20,7 +20,8 @@ from perf.load.echo_requests import GRPC_PATH
 DEADLINE_S = 10.0
 _PATIENCE_S = 2.0
 """Beyond the deadline, until a caller gives up by itself."""
-_PAUSE_S = 0.005
+PAUSE_S = 0.005
+"""Of a caller, after each answer."""
 _AFTER_FAILURE_S = 0.1
 """Before a caller whose connection is lost or who was refused comes again, so that an outage is no flood."""
 _CHANNEL = (
@@ -164,7 +165,7 @@ class Either:
 CALLERS: dict[str, Callable[[str, str], Caller]] = {"http": HttpCaller, "grpc": GrpcCaller}
 
 
-async def keep_asking(timeline: Timeline, caller: Caller, asked: Sequence[Asked], *, pause_s: float = _PAUSE_S) -> None:
+async def keep_asking(timeline: Timeline, caller: Caller, asked: Sequence[Asked], *, pause_s: float = PAUSE_S) -> None:
     """One after the other, in turns, until cancelled; with a pause after each answer."""
     try:
         for each in itertools.cycle(asked):

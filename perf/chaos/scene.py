@@ -75,14 +75,14 @@ class Scene:
 Act = Callable[[Scene], Awaitable[None]]
 
 
-async def carry_out(act: Act, site: Site, *, callers: int, deadline_s: float, scale: float) -> tuple[Run, dict[str, int]]:
-    """What callers saw, in figures and in words. Raises NotCarriedOut."""
+async def carry_out(act: Act, site: Site, *, callers: int, deadline_s: float, scale: float, pause_s: float) -> tuple[Run, dict[str, int]]:
+    """What callers saw, who each pause so long after an answer, in figures and in words. Raises NotCarriedOut."""
     scene = Scene(site, scale, deadline_s)
     failure: RuntimeError | None = None
     async with asyncio.TaskGroup() as scene.tasks:
         try:
             for caller, asked in harmless_callers(scene, callers):
-                scene.beside(keep_asking(scene.timeline, caller, asked))
+                scene.beside(keep_asking(scene.timeline, caller, asked, pause_s=pause_s))
             await _until_answered(scene, callers)
             await act(scene)
             scene.begin()

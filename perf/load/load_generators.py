@@ -69,7 +69,10 @@ class Loaded:
 
 
 class Http:
-    """wrk, one thread, a keep-alive connection per caller, for whole seconds; `traced`, each request has a trace context and an id."""
+    """wrk, one thread, a keep-alive connection per caller; `traced`, each request has a trace context and an id.
+
+    wrk itself takes whole seconds only. It ends in order when it is interrupted, so that is how a run ends that is shorter.
+    """
 
     def __init__(self, echo: Echo, folder: Path, *, key: str = "none", traced: bool = False) -> None:
         request, self.key = echo.http_request(), key
@@ -79,8 +82,10 @@ class Http:
         self._body.write_bytes(request.body)
 
     def run(self, address: str, *, connections: int, duration_s: float) -> Loaded:
+        whole_s = math.ceil(duration_s)
+        interrupted = [] if whole_s == duration_s else ["timeout", "--preserve-status", "--signal=INT", f"{duration_s}"]
         words = _run(
-            ["wrk", "-t1", f"-c{connections}", f"-d{math.ceil(duration_s)}s", "--timeout", "30s", "--latency", "-s", str(self._script),
+            [*interrupted, "wrk", "-t1", f"-c{connections}", f"-d{whole_s}s", "--timeout", "30s", "--latency", "-s", str(self._script),
              f"http://{address}{HTTP_PATH}", "--", str(self._body), str(self._header_length), self.key, self._how],
             duration_s,
         )  # fmt: skip

@@ -42,7 +42,7 @@ _SECRET = "a secret of measurements"
 
 
 def main() -> None:
-    parser = harness.parser(__doc__, rounds=18, seconds=1)
+    parser = harness.parser(__doc__, rounds=18, seconds=1.0)
     parser.add_argument("--starts", type=int, default=3, help="of the gateways, among which the rounds are divided")
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--models", type=int, nargs="*", default=[5, 1000], help="on nodes at rest")
@@ -67,7 +67,7 @@ def _divided(rounds: int, starts: int) -> list[int]:
     return [each + (start < more) for start in range(min(starts, rounds))]
 
 
-def _started(start: int, orders: Iterable[Sequence[str]], connections: Sequence[int], seconds: int) -> dict[Case, list[Run]]:
+def _started(start: int, orders: Iterable[Sequence[str]], connections: Sequence[int], seconds: float) -> dict[Case, list[Run]]:
     """Start the three gateways, another one first at each start, and ask them in each of these orders."""
     echo = Echo(384 * 4)
     with contextlib.ExitStack() as stack:
@@ -91,7 +91,7 @@ def _started(start: int, orders: Iterable[Sequence[str]], connections: Sequence[
         return runs
 
 
-def _run(gateway: Tidegate, where: str, echo: Echo, generator: Http, connections: int, seconds: int) -> Run:
+def _run(gateway: Tidegate, where: str, echo: Echo, generator: Http, connections: int, seconds: float) -> Run:
     harness.say(f"{where}, {connections} connections")
     echo.check("http", gateway.addresses["http"])
     before_s = own_cpu_s(gateway.pid)  # not Triton's, which is below an embedding gateway

@@ -1,7 +1,7 @@
 """Rollouts, rollbacks and aborts in a row on a fleet of two real Tritons and two workers, under load over HTTP, gRPC, streams and
 sequences; then versions that are bad in all ways, with a shadow and without; then what a shadow costs callers.
 
-    python -m perf.rollouts [--rollouts 20] [--bad wrong slow ...] [--cost 8]
+    python -m perf.rollouts [--rollouts 20] [--bad wrong slow ...] [--weights 500 5000] [--cost 8]
 
 Each version answers with a number of its own, and callers know who is assigned where: an answer by another version, a sequence of two
 versions, or a wrong hit of the response cache is counted. Everything stays on this machine's loopback and ends with the scenario. Writes
@@ -14,7 +14,7 @@ import argparse
 import itertools
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from perf.rollouts.cost import cost_of_shadow
 from perf.rollouts.fleet import Fleet, fleet, periods_of
 from perf.rollouts.report import COST, IN_A_ROW, NO_SHADOW, SHADOW, Case, Report, Run
 
-_STEPS = [{"weight": weight, "samples": 30, "min_s": 0.5} for weight in (500, 5000)]
+_STEP = {"samples": 30, "min_s": 0.5}
 _SHADOW = {"weight": 5000, "samples": 40, "min_s": 0.5}
 _AGREEMENT = {"kind": "tolerance", "output": "Y"}
 _ENDINGS = ("promoted", "aborted", "promoted", "rolled_back")
@@ -42,6 +42,8 @@ def main() -> None:
     parser = harness.parser(__doc__, rounds=1)
     parser.add_argument("--rollouts", type=int, default=20, help="in a row")
     parser.add_argument("--bad", nargs="*", choices=[*models.BAD], default=list(models.BAD), help="bad versions")
+    parser.add_argument("--weights", nargs="+", type=int, default=[500, 5000], help="of each rollout's steps, of 10,000 requests")
+    parser.add_argument("--pause-s", type=float, default=0.004, help="of each caller, after an answer")
     parser.add_argument("--cost", type=int, default=8, help="turns with a shadow and without; 0 for none")
     parser.add_argument("--turn-s", type=float, default=6.0, help="of one turn")
     harness.carry_out(Report, parser.parse_args(), _measure)
@@ -53,7 +55,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
     wrong: list[str] = []
     for _ in range(arguments.rounds):
         with tempfile.TemporaryDirectory(prefix="tidegate-rollouts-", ignore_cleanup_errors=True) as name, fleet(Path(name)) as site:
-            drill = _Drill(site)
+            drill = _Drill(site, arguments.weights, arguments.pause_s)
             if arguments.rollouts:
                 runs.setdefault(Case(IN_A_ROW), []).append(drill.in_a_row(arguments.rollouts))
             for kind, way in itertools.product(arguments.bad, (SHADOW, NO_SHADOW)):
@@ -69,8 +71,9 @@ def _measure(arguments: argparse.Namespace) -> Result:
 class _Drill:
     """Rollouts on one fleet."""
 
-    def __init__(self, site: Fleet) -> None:
-        self._site = site
+    def __init__(self, site: Fleet, weights: Sequence[int], pause_s: float) -> None:
+        self._site, self._pause_s = site, pause_s
+        self._steps = [{"weight": weight, **_STEP} for weight in weights]
         self._now = {PLAIN: models.ONE, SEQUENCE: models.SEQUENCE_ONE}
         self._ways = itertools.cycle((SHADOW, NO_SHADOW))
         self.reasons: dict[str, str] = {}
@@ -114,7 +117,7 @@ class _Drill:
             began_s = time.time()
             ended, reason = True, ""
             try:
-                site.begin(PLAIN, model, **_how(way))
+                site.begin(PLAIN, model, **self._how(way))
             except ControlPlaneError as exc:
                 ended, reason = kind == "fails to load", f"refused: {exc}"
             else:
@@ -134,7 +137,7 @@ class _Drill:
 
     @contextmanager
     def _asking(self) -> Iterator[list[Answered]]:
-        with Callers(self._site.address("http"), self._site.address("grpc")) as callers:
+        with Callers(self._site.address("http"), self._site.address("grpc"), pause_s=self._pause_s) as callers:
             yield callers.answered
 
     def _one(self, route: str, ending: str) -> dict[str, Any]:
@@ -142,32 +145,31 @@ class _Drill:
         if ending == "rolled_back":
             if route == SEQUENCE:
                 return self._site.rollout(route)  # there is no bad version of it
-            self._site.begin(route, models.bad("fails"), **_how(next(self._ways)))
+            self._site.begin(route, models.bad("fails"), **self._how(next(self._ways)))
         else:
-            self._site.begin(route, self._other(route), **(_how(SHADOW) if route == PLAIN else _how("")))
+            self._site.begin(route, self._other(route), **(self._how(SHADOW) if route == PLAIN else self._how("")))
         return self._site.ended(route)
 
     def _aborted(self) -> list[dict[str, Any]]:
         """Rollouts of both routes that are ended by hand once the next versions have requests."""
         stays = [{"weight": 2000, "samples": 10**6, "min_s": 0.0}]
         for route in (PLAIN, SEQUENCE):
-            self._site.begin(route, self._other(route), **((_how(SHADOW) if route == PLAIN else _how("")) | {"steps": stays}))
+            self._site.begin(route, self._other(route), **((self._how(SHADOW) if route == PLAIN else self._how("")) | {"steps": stays}))
         for route in (PLAIN, SEQUENCE):
             self._site.until(route, lambda found: found["weight"] > 0)
             time.sleep(0.3)
             self._site.abort(route)
         return [self._site.ended(route) for route in (PLAIN, SEQUENCE)]
 
+    def _how(self, way: str) -> dict[str, Any]:
+        if way == SHADOW:
+            return {"steps": self._steps, "shadow": _SHADOW, "agreement": _AGREEMENT, "bake_s": 1.0}
+        samples = 5 if not way else 30  # sequences are few
+        return {"steps": [{**step, "samples": samples} for step in self._steps], "shadow": None, "bake_s": 1.0}
+
     def _other(self, route: str) -> str:
         ones = (models.ONE, models.OTHER) if route == PLAIN else (models.SEQUENCE_ONE, models.SEQUENCE_OTHER)
         return next(each for each in ones if each != self._now[route])
-
-
-def _how(way: str) -> dict[str, Any]:
-    if way == SHADOW:
-        return {"steps": _STEPS, "shadow": _SHADOW, "agreement": _AGREEMENT, "bake_s": 1.0}
-    samples = 5 if not way else 30  # sequences are few
-    return {"steps": [{**step, "samples": samples} for step in _STEPS], "shadow": None, "bake_s": 1.0}
 
 
 def _counted(answered: list[Answered], told: list[str]) -> tuple[int, int]:

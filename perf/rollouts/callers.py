@@ -26,7 +26,6 @@ VALUES, NEW_VALUES = 500, 2**21
 _AGAIN = 0.3
 STEPS = 5
 STREAM = 20
-_PAUSE_S = 0.004
 _TIMEOUT_S = 30.0
 
 
@@ -51,8 +50,8 @@ class Answered:
 class Callers:
     """Threads that ask until the block ends."""
 
-    def __init__(self, http_address: str, grpc_address: str) -> None:
-        self._addresses = {"http": http_address, "grpc": grpc_address}
+    def __init__(self, http_address: str, grpc_address: str, *, pause_s: float) -> None:
+        self._addresses, self._pause_s = {"http": http_address, "grpc": grpc_address}, pause_s
         self._ends = threading.Event()
         self._units = itertools.count(1)
         self.answered: list[Answered] = []
@@ -113,11 +112,13 @@ class Callers:
                 self._read(PLAIN, "stream", unit, sent_s, result, 2 * value)
 
     def _sequences(self, drawn: random.Random) -> None:
-        """A sequence, over HTTP or gRPC."""
+        """A sequence, to its end in any case: the next one would wait until Triton gives up one that has none."""
         number = next(self._units)
         with tritonclient.grpc.InferenceServerClient(self._addresses["grpc"]) as client:
             total = 0.0
-            for step, (value, _) in enumerate(itertools.islice(self._asked(drawn), STEPS)):
+            for step in range(STEPS):
+                value, _ = self._drawn(drawn)
+                time.sleep(self._pause_s)
                 total += 2 * value
                 sent_s = time.time()
                 result = client.infer(
@@ -128,9 +129,14 @@ class Callers:
 
     def _asked(self, drawn: random.Random) -> Iterator[tuple[float, str]]:
         while not self._ends.is_set():
-            value = drawn.randrange(VALUES) if drawn.random() < _AGAIN else drawn.randrange(VALUES, NEW_VALUES)
-            yield float(value), f"user-{drawn.randrange(10**6)}"
-            time.sleep(_PAUSE_S)
+            yield self._drawn(drawn)
+            time.sleep(self._pause_s)
+
+    @staticmethod
+    def _drawn(drawn: random.Random) -> tuple[float, str]:
+        """Contents of a request, and its user."""
+        value = drawn.randrange(VALUES) if drawn.random() < _AGAIN else drawn.randrange(VALUES, NEW_VALUES)
+        return float(value), f"user-{drawn.randrange(10**6)}"
 
     def _read(self, route: str, way: str, unit: str, sent_s: float, result: Any, expected: float) -> None:
         model = result.get_response().model_name

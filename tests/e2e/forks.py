@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -67,11 +68,23 @@ class Forked:
 
 
 def _carry_out(args: Sequence[str], output: Path, env: Mapping[str, str]) -> None:
+    _prepare(output, env)
+    sys.argv = ["tidegate", *args]
+    main()
+
+
+def run_module(module: str, args: Sequence[str], output: Path, env: Mapping[str, str]) -> None:
+    """Do what `python -m` does, in a process of `PROCESSES`, and write to `output`."""
+    _prepare(output, env)
+    multiprocessing.set_start_method("fork", force=True)  # Linux's default, in place of how this process was started
+    sys.argv = [module, *args]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _prepare(output: Path, env: Mapping[str, str]) -> None:
     os.chdir(PROJECT)
     os.environ.clear()
     os.environ.update(env)
     with output.open("w") as sink:
         for descriptor in (1, 2):
             os.dup2(sink.fileno(), descriptor)
-    sys.argv = ["tidegate", *args]
-    main()

@@ -98,7 +98,7 @@ class Gateway:
         for pid in below:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-        self._process.terminate()
+        self._process.send_signal(signal.SIGINT)  # no load balancer has to notice its end first
         try:
             self._process.wait(timeout=within_s)
         except subprocess.TimeoutExpired:

@@ -13,7 +13,7 @@ from tests.contract.conftest import MODELS
 from tests.e2e import raw_http
 from tests.e2e.admission.test_tenant_limits import make_key
 from tests.e2e.conftest import Start
-from tests.e2e.tidegate import Tidegate
+from tests.e2e.tidegate import COMPLETE, Tidegate
 
 SEQUENCES: dict[str, int | str] = {"accumulate": 7, "accumulate_text": "seven"}
 
@@ -50,7 +50,7 @@ def test_two_tenants_with_one_id_have_a_sequence_each(start: Start, tmp_path: Pa
     state.mkdir()
     keys = {name: make_key(None, state, Tenant(name), scope="infer:*") for name in ("acme", "other")}
     loads = [part for model in SEQUENCES for part in ("--load", model)]
-    gateway = start(state, "--authentication", "--workers", "2", "--model-repository", str(MODELS), *loads)
+    gateway = start(state, "--authentication", "--workers", "2", "--model-repository", str(MODELS), COMPLETE, *loads)
     tenants = Tenants(gateway, keys)
     for model in SEQUENCES:
         assert tenants.over_http("acme", model, 1, sequence_start=True) == 1

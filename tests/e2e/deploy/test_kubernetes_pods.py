@@ -26,7 +26,7 @@ from tests.e2e import tidegate as servers
 from tests.e2e.fleet.test_fleet import answer_of, write_models
 from tests.e2e.nodes import RunningNode, free_ports
 from tests.e2e.raw_http import exchange, status
-from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, run_cli, wait_for
 from tests.kubernetes_api import ScriptedApi, api_in_a_thread, endpoint, endpoint_slice, model_resource, rules_of, write_account
 from tests.redis_server import free_port
 from tests.tls_files import Authority, needs_openssl
@@ -116,6 +116,7 @@ def start_triton(folder: Path, secret: Path, state: str = "triton") -> RunningNo
         "TIDEGATE_NODE_SECRET_FILE": str(secret),
         "TIDEGATE_MODEL_REPOSITORY": str(folder / "models"),
         "TIDEGATE_PYTHON_BACKENDS": str(servers.PROJECT / "python_backends"),
+        "TIDEGATE_TRITON_ARG": COMPLETE.partition("=")[2],
         "HOME": str(folder),
     }
     del given["TIDEGATE_STATE_DIR"], given["TIDEGATE_TRITONSERVER"]

@@ -8,9 +8,8 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,9 @@ parameters {{ key: "prefill_tokens" value: {{ string_value: "32" }} }}
 """
 WRITER, CHAT = "writer", "text_generation"
 TOKENS = 12
-QUESTIONS = ("What is the capital of France?", "Name three fruits.", "Who wrote Hamlet?", "Say a word in Greek: καλημέρα")
+QUESTIONS = ("What is the capital of France?", "Name three fruits.", "How many days has a week?", "Say a word in Greek: καλημέρα")
+GREEDY = ("The capital of France is Paris.", "1. Bananas\n2. Oranges\n3.", "A week is 7 days.", "Καλημέρα is a Greek")
+"""What transformers' `generate` writes with these weights: each token is ahead of the next likely one by far more than rounding."""
 LONG_ANSWER = {"temperature": 0, "max_tokens": 600, "ignore_eos": True}
 
 
@@ -110,8 +111,9 @@ class Stream:
 
 
 @contextmanager
-def streams(running: Tidegate, count: int, text: str, sampling: dict[str, Any]) -> Iterator[list[Stream]]:
-    started = [Stream(running, text, sampling) for _ in range(count)]
+def streams(running: Tidegate, texts: Sequence[str], sampling: dict[str, Any]) -> Iterator[list[Stream]]:
+    """One for each text; one that stays open holds up the gateway's end, as a model that streams need not say which part is its last."""
+    started = [Stream(running, text, sampling) for text in texts]
     try:
         yield started
     finally:
@@ -141,23 +143,11 @@ def events_of(body: str) -> list[dict[str, Any]]:
 
 
 def test_greedy_answers_are_those_of_transformers_alone_and_beside_others(running: Tidegate) -> None:
-    import torch  # not where each of several processes that share the tests would import it, for seconds
-    import transformers
-
-    model = transformers.AutoModelForCausalLM.from_pretrained(WEIGHTS).eval()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(WEIGHTS / "tokenizer.json"))
-    expected = []
-    for question in QUESTIONS:
-        ids = tokenizer(prompt(question), return_tensors="pt").input_ids
-        with torch.no_grad():
-            tokens = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, do_sample=False)
-        expected.append(tokenizer.decode(tokens[0, ids.shape[1] :], skip_special_tokens=True))
-
     alone = [json.loads(generate(running, WRITER, greedy(question))[1])["text_output"] for question in QUESTIONS]
-    together = [Stream(running, prompt(question), {"temperature": 0, "max_tokens": TOKENS}) for question in QUESTIONS]
-
-    assert alone == expected
-    assert [stream.whole() for stream in together] == expected
+    asked = [prompt(question) for question in QUESTIONS]
+    with streams(running, asked, {"temperature": 0, "max_tokens": TOKENS}) as together:
+        assert [stream.whole() for stream in together] == [*GREEDY]
+    assert alone == [*GREEDY]
 
 
 def test_a_stream_over_http_has_the_same_parts_and_says_how_it_ended(running: Tidegate) -> None:
@@ -203,10 +193,10 @@ def test_what_is_refused_is_said(running: Tidegate, asked: dict[str, Any], sente
 
 def test_a_stream_that_is_cancelled_gives_its_place_to_who_waits(running: Tidegate) -> None:
     before = metric(running, "cancelled_total")
-    with streams(running, 4, "Once upon a time", LONG_ANSWER) as busy:
+    with streams(running, 4 * ["Once upon a time"], LONG_ANSWER) as busy:
         for stream in busy:
             stream.first()
-        with streams(running, 1, prompt(QUESTIONS[0]), {"temperature": 0, "max_tokens": 2}) as (waiting,):
+        with streams(running, [prompt(QUESTIONS[0])], {"temperature": 0, "max_tokens": 2}) as (waiting,):
             wait_for(lambda: metric(running, "waiting") == 1, what="the one without a place")
             busy[0].leave()
 
@@ -218,20 +208,20 @@ def test_a_stream_that_is_cancelled_gives_its_place_to_who_waits(running: Tidega
 
 
 def test_a_flood_of_long_prompts_does_not_stop_who_writes(running: Tidegate) -> None:
-    long = "word " * 600
-    with streams(running, 1, "Once upon a time", LONG_ANSWER) as (writer,):
+    long = "word " * 400
+    with streams(running, ["Once upon a time"], LONG_ANSWER) as (writer,):
         writer.first()
-        with streams(running, 3, long, {"temperature": 0, "max_tokens": 1}) as flood:
+        with streams(running, 3 * [long], {"temperature": 0, "max_tokens": 1}) as flood:
             for stream in flood:
                 stream.whole()
-            # 1,800 tokens at 32 a step: in each of those steps the writer had its token.
-            assert writer.parts.qsize() > 40
+            # 1,200 tokens at 32 a step: in each of those steps the writer had its token.
+            assert writer.parts.qsize() > 26
 
 
 def test_a_crowd_shares_steps(running: Tidegate) -> None:
     idle(running)
     steps, tokens = metric(running, "steps_total"), metric(running, "tokens_total")
-    with streams(running, 4, prompt(QUESTIONS[1]), {"temperature": 0, "max_tokens": 30, "ignore_eos": True}) as crowd:
+    with streams(running, 4 * [prompt(QUESTIONS[1])], {"temperature": 0, "max_tokens": 30, "ignore_eos": True}) as crowd:
         assert len({stream.whole() for stream in crowd}) == 1
     idle(running)
 
@@ -247,14 +237,6 @@ def test_a_caller_over_http_that_leaves_costs_no_more_than_its_answer(running: T
         connection.sendall(head.encode() + body)
         assert connection.recv(1)
     idle(running)
-
-
-def test_the_model_can_be_unloaded_and_loaded_while_it_is_not_asked(running: Tidegate, tmp_path: Path) -> None:
-    for call in ("unload", "load"):
-        asked = urllib.request.Request(f"{running.endpoints['http']}/v2/repository/models/{CHAT}/{call}", b"")
-        with urllib.request.urlopen(asked, timeout=LONG_S) as answer:
-            assert answer.status == 200
-    assert generate(running, CHAT, greedy(QUESTIONS[0]))[0] == 200
 
 
 @pytest.fixture(scope="module")
@@ -297,3 +279,11 @@ def test_a_stream_that_openai_s_client_closes_frees_its_place(running: Tidegate,
     idle(running)
     assert metric(running, "tokens_total") - written < 600
     assert metric(running, "cached_tokens") == 0
+
+
+def test_a_model_that_is_not_asked_can_be_unloaded(running: Tidegate) -> None:
+    asked = urllib.request.Request(f"{running.endpoints['http']}/v2/repository/models/{CHAT}/unload", b"")
+    with urllib.request.urlopen(asked, timeout=LONG_S) as answer:
+        assert answer.status == 200
+    assert generate(running, CHAT, greedy(QUESTIONS[0]))[0] == 404
+    wait_for(lambda: "successfully unloaded 'text_generation'" in running.triton_log(), what="its end")

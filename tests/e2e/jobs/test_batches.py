@@ -10,7 +10,7 @@ from typing import Any
 import openai
 
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import PROJECT, Tidegate, wait_for
+from tests.e2e.tidegate import COMPLETE, PROJECT, Tidegate, wait_for
 
 MODEL = "text_embedding"
 LINES = 1200
@@ -31,7 +31,7 @@ def read(client: openai.OpenAI, file_id: str | None) -> list[Any]:
 
 def test_a_batch_survives_the_kill_of_who_computes_it(start: Start, tmp_path: Path) -> None:
     repositories = (PROJECT / "model_repository", PROJECT / "ensembles", MODELS)
-    flags = [part for path in repositories for part in ("--model-repository", str(path))]
+    flags = [COMPLETE, *(part for path in repositories for part in ("--model-repository", str(path)))]
     first = start(tmp_path, *flags, "--load", MODEL)
     lines = [line(number) for number in range(LINES)]
     lines[7] = line(7, dimensions=3)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.tidegate import PROJECT, Tidegate, descendants, living, proc_files, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, PROJECT, Tidegate, descendants, living, proc_files, run_cli, wait_for
 
 ENCODER = PROJECT / "model_repository" / "text_encoder"
 
@@ -106,7 +106,9 @@ def encoder(tidegate: Tidegate) -> dict[str, Any]:
 
 def serve(start: Start, tmp_path: Path, repository: Path, *flags: str) -> Tidegate:
     sources = (repository, PROJECT / "ensembles")
-    return start(tmp_path / "state", *(part for path in sources for part in ("--model-repository", str(path))), "--build-models", *flags)
+    return start(
+        tmp_path / "state", *(part for path in sources for part in ("--model-repository", str(path))), "--build-models", COMPLETE, *flags
+    )
 
 
 @contextmanager

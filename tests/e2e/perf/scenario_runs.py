@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,16 @@ from perf.measurement.report import Report
 from perf.scenarios import SCENARIOS
 from perf.servers.processes import missing_packages
 from python_backends.runtime.machine import gpu_name
-from tests.e2e.tidegate import PROJECT
+from tests.e2e.forks import PROCESSES, run_module
 
 TIMEOUT_S = 300
 ONE_ROUND = ("--rounds", "1")
+COMPLETE = {
+    "smoke", "processes", "cache-hits", "hedging", "budgets", "rollouts", "embedding", "long-documents", "batching", "streaming",
+    "repeats", "cache-faults",
+}  # fmt: skip
+"""Scenarios whose Tritons are all embedded, and whose models have complete configurations: none is completed, for which Triton starts
+one more stub for each load (`tests.e2e.tidegate.COMPLETE`)."""
 
 
 def run(name: str, *flags: str, check: Callable[[Any], None] = lambda report: None) -> Any:
@@ -36,8 +41,8 @@ def carry_out(name: str, flags: tuple[str, ...], check: Callable[[Any], None], t
         pytest.skip(f"Debian packages are missing: {', '.join(missing)}")
     if scenario.needs_gpu and gpu_name() is None:
         pytest.skip("no NVIDIA GPU")
-    command = [sys.executable, "-m", scenario.module, *flags, "--output", str(tmp_path)]
-    assert_carried_out(command)
+    variables = {"TIDEGATE_TRITON_ARG": "--disable-auto-complete-config"} if name in COMPLETE else {}
+    assert_carried_out(scenario.module, [*flags, "--output", str(tmp_path)], tmp_path / "output.txt", variables)
     report = scenario.report.read(tmp_path)
     assert_whole(report, json.loads((tmp_path / f"{name}.json").read_text()))
     assert (tmp_path / f"{name}.md").read_text() == report.markdown()
@@ -45,16 +50,16 @@ def carry_out(name: str, flags: tuple[str, ...], check: Callable[[Any], None], t
     check(report)
 
 
-def assert_carried_out(command: list[str]) -> None:
+def assert_carried_out(module: str, flags: Sequence[str], output: Path, variables: Mapping[str, str]) -> None:
     """One that takes too long is asked to end, so that it ends what it has started; killed it could not."""
-    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            _, errors = process.communicate(timeout=TIMEOUT_S)
-        except BaseException:
-            process.terminate()
-            process.communicate()
-            raise
-    assert process.returncode == 0, errors[-4000:]
+    process = PROCESSES.Process(target=run_module, args=(module, flags, output, {**os.environ, **variables}))
+    process.start()
+    try:
+        process.join(TIMEOUT_S)
+    finally:
+        process.terminate()
+        process.join()
+    assert process.exitcode == 0, output.read_text()[-4000:]
 
 
 def assert_whole(report: Report, document: dict[str, Any]) -> None:

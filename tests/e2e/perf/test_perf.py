@@ -51,27 +51,30 @@ def callers_are_answered_in_a_soak(report: SoakReport) -> None:
     figures, runs = report.figures(), {case.part: run for case, of_case in report.runs.items() for run in of_case}
     assert all(run.answers > 0 for run in runs.values()), report.result.more["said"]
     assert runs[BEFORE].left > 0
-    assert figures["requests"] > 1000
+    assert figures["requests"] > 300
     assert {f"{kind}_{name}_times" for kind in ("gateway", "triton") for name in ("mib", "descriptors", "threads")} <= figures.keys()
 
 
 RUNS = [
     run("smoke", *ONE_ROUND, "--requests", "50"),
     run(
-        "gateway", *ONE_ROUND, "--seconds", "0.5", "--connections", "2", "--sizes", "1536", "--peers", "nginx", "starlette-aiohttp",
+        "gateway", *ONE_ROUND, "--seconds", "0.3", "--connections", "2", "--sizes", "1536", "--peers", "nginx", "starlette-aiohttp",
         "fastapi-httpx", "grpc-aio", "grpc-aio-to-http", "tidegate", "tidegate-unix",
     ),
-    run("processes", *ONE_ROUND, "--seconds", "0.5", "--connections", "2", "--sizes", "1536"),
+    run("processes", *ONE_ROUND, "--seconds", "0.3", "--connections", "2", "--sizes", "1536"),
     run("waiting", *ONE_ROUND, "--seconds", "0.3", "--requests", "40", "--upload-mib", "8", "--only", "grpc"),
     run("floods", *ONE_ROUND, "--seconds", "0.3", "--only", "reset at once", check=the_one_who_does_no_harm_is_answered),
     run("tenants", *ONE_ROUND, "--seconds", "0.5", "--settle-s", "0.5", "--callers", "2", "--flood", "5", "--models", "batches"),
     run(
-        "soak", "--minutes", "0.2", "--spike-s", "2", "--times", "4", "--peak-s", "1", "--cold-every-s", "2",
+        "soak", "--minutes", "0.1", "--spike-s", "1", "--times", "4", "--peak-s", "0.5", "--cold-every-s", "1",
         check=callers_are_answered_in_a_soak,
     ),
-    run("cache-hits", *ONE_ROUND, "--seconds", "0.5", "--connections", "2"),
-    run("chaos", *ONE_ROUND, *QUICK_DRILLS, *REGION_DRILLS, "--scale", "0.2", check=quick_drills_cost_nobody_a_request),
-    run("chaos-jobs", "jobs while everything dies", "--jobs", "120", "--fault-s", "8", check=no_job_is_lost),
+    run("cache-hits", *ONE_ROUND, "--seconds", "0.3", "--connections", "2"),
+    run(
+        "chaos", *ONE_ROUND, *QUICK_DRILLS, *REGION_DRILLS, "--scale", "0.2", "--pause-s", "0.02",
+        check=quick_drills_cost_nobody_a_request,
+    ),
+    run("chaos-jobs", "jobs while everything dies", "--jobs", "120", "--fault-s", "5", check=no_job_is_lost),
 ]  # fmt: skip
 
 

@@ -49,14 +49,15 @@ RUNS = [
     run(
         "fleet", *ONE_ROUND, "--requests", "20", "--seconds", "1", "--models", "3", "--servers", "2", "--room", "1.5", "--ways", "tidegate",
     ),
-    run("nodes", *ONE_ROUND, "--seconds", "1", "--connections", "2", "--models", "3", "--rest-s", "0.5"),
+    run("nodes", *ONE_ROUND, "--seconds", "0.3", "--connections", "2", "--models", "3", "--rest-s", "0.5"),
     run(
         "hedging", *ONE_ROUND, "--requests", "250", "--learn", "400", "--works", "stragglers", "--loads", "0.2", "--half-s", "1",
         check=only_hedged_where_it_is_on,
     ),
     run("budgets", *ONE_ROUND, "--seconds", "1", "--loads", "0.5", "2", check=who_has_no_time_is_answered_by_the_fast_model),
     run(
-        "rollouts", *ONE_ROUND, "--rollouts", "2", "--bad", "fails", "--cost", "1", "--turn-s", "0.5", check=rollouts_cost_nobody_a_request,
+        "rollouts", *ONE_ROUND, "--rollouts", "2", "--bad", "fails", "--weights", "2000", "--pause-s", "0.01", "--cost", "1",
+        "--turn-s", "0.5", check=rollouts_cost_nobody_a_request,
     ),
     run("rollout-gates", "--alike", "20", "--worse", "2", "--ticks", "10", check=few_are_rolled_back_that_are_no_worse),
     run("eviction", "--requests", "3000", "--sizes", "10"),

@@ -86,7 +86,7 @@ RUNS = [
     run("repeats", *ONE_ROUND, "--requests", "100", "--caches", NO_CACHE, SHIPPED, check=only_a_cache_has_hits),
     run("cache-faults", *ONE_ROUND, "--requests", "50", "--levels", "none", "held still"),
     run(
-        "jobs", *ONE_ROUND, "--seconds", "1", "--texts", "20", "--texts-of-a-job", "2", "--accept-per-s", "20",
+        "jobs", *ONE_ROUND, "--seconds", "0.5", "--share", "0.6", "--texts", "20", "--texts-of-a-job", "2", "--accept-per-s", "20",
         "--upload-bytes", "20000000", "--spike-seconds", "0.1", check=every_job_is_done,
     ),
 ]  # fmt: skip

@@ -85,7 +85,7 @@ def start_two(folder: Path) -> Two:
         name: servers.start(
             states[name],
             *("--region", name, "--regions-file", str(regions), "--http-port", str(http), "--grpc-port", str(grpc)),
-            *("--model-repository", str(MODELS), "--load", "slow", "--authentication"),
+            *("--model-repository", str(MODELS), servers.COMPLETE, "--load", "slow", "--authentication"),
             *(("--load", "echo", *tls) if name == "there" else ("--request-log", str(folder / "requests.jsonl"))),
             env=SLOTS,
         )

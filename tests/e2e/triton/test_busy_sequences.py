@@ -14,7 +14,7 @@ from tests.contract.conftest import MODELS
 from tests.e2e import raw_http
 from tests.e2e.conftest import Start
 from tests.e2e.telemetry.test_metrics import metric
-from tests.e2e.tidegate import Tidegate, wait_for
+from tests.e2e.tidegate import COMPLETE, Tidegate, wait_for
 
 UNDER_WAY = 4
 """As many sequences as the model takes at a time (`max_candidate_sequences`)."""
@@ -55,7 +55,7 @@ def over_grpc(gateway: Tidegate, sequence: int, value: int, *, streamed: bool) -
 
 def test_a_sequence_goes_on_while_others_wait_for_their_start(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_MAX_UPSTREAM_CONNECTIONS", str(2 * SLOTS))
-    gateway = start(tmp_path, "--model-repository", str(MODELS), "--load", "accumulate")
+    gateway = start(tmp_path, "--model-repository", str(MODELS), COMPLETE, "--load", "accumulate")
     for sequence in range(1, UNDER_WAY + 1):
         assert over_http(gateway, sequence, sequence, sequence_start=True) == sequence
     waiting = [start_without_reading(gateway, 100 + number) for number in range(SLOTS + 1)]

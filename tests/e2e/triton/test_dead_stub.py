@@ -227,7 +227,7 @@ def test_a_fleet_of_three_on_nodes_serves_on(tmp_path: Path) -> None:
     config = tmp_path / "models/m0/config.pbtxt"
     config.write_text(config.read_text() + 'parameters { key: "tidegate_min_replicas" value { string_value: "2" } }')
     flags = ("--workers", "2", "--memory-budget", "50MiB", "--load", "m0")
-    with fleet_on(NODES, tmp_path / "fleet", *flags, repository=tmp_path / "models", count=3) as (running, _):
+    with fleet_on(NODES, tmp_path / "fleet", *flags, repository=tmp_path / "models", sources=(COMPLETE,), count=3) as (running, _):
         serves_on(running)
 
 

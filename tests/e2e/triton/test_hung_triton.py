@@ -17,11 +17,13 @@ from tests.e2e.fleet.test_fleet import answer_of, ask, loaded, shown, write_mode
 from tests.e2e.fleet.test_fleet_failures import counted, triton_of
 from tests.e2e.loads import bad_models
 from tests.e2e.nodes import EMBEDDED, NODES, fleet_on
-from tests.e2e.tidegate import LONG_S, Tidegate, command_line, living, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, command_line, living, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
 SILENCE_S = 4.0
+PAUSE_S = 0.05
+"""Of a caller, after each answer: it is who is asked that is tested, not the load."""
 ENV = {"TIDEGATE_SILENCE_TIMEOUT_S": str(SILENCE_S)}
 
 
@@ -55,12 +57,12 @@ def mostly_stopped(pid: int) -> Iterator[None]:
 def test_the_only_one_is_kept_while_it_pauses_loads_or_has_too_much_to_do_and_replaced_once_it_hangs(tmp_path: Path) -> None:
     write_models(tmp_path / "models", ("m0",))
     bad_models.write(tmp_path / "models", "slow_start", files={"1/model.py": bad_models.code(f"import time; time.sleep({2 * SILENCE_S})")})
-    flags = ("--model-repository", str(tmp_path / "models"), "--load", "m0", "--load", "slow_start")
+    flags = ("--model-repository", str(tmp_path / "models"), COMPLETE, "--load", "m0", "--load", "slow_start")
     running = servers.start(tmp_path / "state", *flags, env=ENV)
     try:
         triton = only_triton(running)
         with mostly_stopped(triton):
-            time.sleep(3 * SILENCE_S)
+            time.sleep(2 * SILENCE_S)
         os.kill(triton, signal.SIGSTOP)
         time.sleep(SILENCE_S / 2)
         os.kill(triton, signal.SIGCONT)
@@ -85,7 +87,7 @@ def test_in_a_fleet_it_is_replaced_while_the_others_answer(place: str, tmp_path:
     write_models(tmp_path / "models", ("m0",))
     with (tmp_path / "models" / "m0" / "config.pbtxt").open("a") as config:
         config.write('parameters { key: "tidegate_min_replicas" value { string_value: "2" } }\n')
-    with fleet_on(place, tmp_path, "--memory-budget", "1GiB", repository=tmp_path / "models", env=ENV) as (running, _):
+    with fleet_on(place, tmp_path, "--memory-budget", "1GiB", repository=tmp_path / "models", sources=(COMPLETE,), env=ENV) as (running, _):
         wait_for(lambda: all(models == {"m0"} for models in loaded(running).values()), what="a copy on each")
         name = shown(running)["servers"][0]["name"]
         triton = triton_of(running, name)
@@ -93,6 +95,7 @@ def test_in_a_fleet_it_is_replaced_while_the_others_answer(place: str, tmp_path:
         wait_for(lambda: server_is(running, name, "is_silent"), what="its silence")
         while triton in living({triton}):
             assert answer_of(ask(running, "m0")) == 1.0
+            time.sleep(PAUSE_S)
         wait_for(lambda: loaded(running)[name] == {"m0"}, what="a copy on the next one", timeout_s=LONG_S)
         assert triton_of(running, name) != triton
         kinds = [(event["kind"], event["reason"]) for event in shown(running)["events"] if event["server"] == name and not event["model"]]

@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from xdist.remote import Producer
 
 from control_plane.settings import PROJECT_ROOT as PROJECT
-from tests.distribution import APART, BEGUN_FIRST, IN_ONE_PROCESS, TOGETHER, Share
+from tests.distribution import APART, BEGUN_FIRST, IN_ONE_PROCESS, TOGETHER, Share, mixed, pytest_xdist_make_scheduler
 
 FILES = sorted((PROJECT / "tests").rglob("test_*.py"))
 
@@ -34,6 +36,44 @@ def test_what_is_no_test_is_collected_by_all() -> None:
 def test_every_file_that_is_named_is_there() -> None:
     assert set(BEGUN_FIRST) <= {file.name for file in FILES}
     assert TOGETHER.keys() | APART <= {str(file.relative_to(PROJECT)) for file in FILES}
+
+
+def test_after_each_other_file_comes_a_scenario() -> None:
+    others = [SimpleNamespace(path=path) for path in "aaabcc"]
+    assert [getattr(each, "path", each) for each in mixed(["1", "2", "3", "4"], others)] == [*"aaa1b2cc34"]
+    assert list(mixed(["1"], [])) == ["1"]
+
+
+class Node:
+    """Process of pytest-xdist that is told which tests to run."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.shutting_down = False
+        self.gateway = self
+
+    def send_runtest_some(self, numbers: list[int]) -> None:
+        self.told += numbers
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_a_process_is_given_the_next_file_with_its_last_test() -> None:
+    told = {"dist": "loadfile", "tx": ["popen"], "option": SimpleNamespace(loadscopereorder=False)}
+    config = SimpleNamespace(getvalue=told.get, getoption=told.get, option=told["option"])
+    scheduler, node = pytest_xdist_make_scheduler(config, Producer("test")), Node()
+    scheduler.add_node(node)
+    scheduler.add_node_collection(node, ["a.py::1", "a.py::2", "a.py::3", "b.py::1", "c.py::1"])
+    scheduler.schedule()
+    given = [len(node.told)]
+    for number in range(3):
+        scheduler.mark_test_complete(node, number)
+        given.append(len(node.told))
+    assert given == [3, 3, 4, 5]
+    assert not node.shutting_down
+    scheduler.mark_test_complete(node, 3)
+    assert node.shutting_down, "nothing is left: it runs its last one and ends"
 
 
 def test_one_that_hangs_ends_in_time_and_costs_no_other_its_run(tmp_path: Path) -> None:
