@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import _thread
+import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -26,12 +27,22 @@ def test_all_callers_ask_at_once() -> None:
     assert sorted(ask_all("abc", [b""] * 3, ask)) == ["a", "b", "c"]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where the tests were started in a way that has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_for_no_gateway_that_says_nothing() -> None:
-    answers = threading.Event()
+    answers, main = threading.Event(), threading.main_thread().ident
+    assert main is not None
 
     def ask(caller: str, request: bytes) -> None:
         if caller == "b":
-            _thread.interrupt_main()
+            signal.pthread_kill(main, signal.SIGINT)
         answers.wait()
 
     with pytest.raises(KeyboardInterrupt):
