@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perf.load.echo_requests import HEADER_LENGTH, HTTP_PATH, Echo
-from perf.load.load_generators import Loaded, SocketHttp, read_h2load, read_wrk
+from perf.load.load_generators import Loaded, SocketHttp, read_h2load, read_wrk, that_measured
 from perf.measurement.runs import GeneratedRun
 from perf.servers.processes import program
 
@@ -32,6 +32,25 @@ def h2load(*, data: int = 400, failed: int = 0, errored: int = 0, log: bytes = L
 
 def test_wrk() -> None:
     assert read_wrk(WRK) == Loaded(requests=300, seconds=1.5, p50_ms=0.12, p99_ms=0.9, errors=2)
+
+
+@pytest.mark.parametrize("short", [Loaded(0, 0.3, 0.0, 0.0, 0), RuntimeError("interrupted before it began")], ids=["nothing", "error"])
+def test_a_short_run_that_measured_nothing_is_done_again_for_a_second(short: Loaded | Exception) -> None:
+    asked: list[float] = []
+
+    def run(seconds: float) -> Loaded:
+        asked.append(seconds)
+        if seconds == 1.0:
+            return Loaded(5, 1.0, 1.0, 2.0, 0)
+        if isinstance(short, Exception):
+            raise short
+        return short
+
+    assert that_measured(run, 0.3).requests == 5
+    assert asked == [0.3, 1.0]
+    asked.clear()
+    assert that_measured(run, 1.0).requests == 5
+    assert asked == [1.0]
 
 
 def test_wrk_without_a_result() -> None:
