@@ -120,3 +120,14 @@ def test_work_in_the_background_begins_on_each_server_that_answers_also_one_that
         return begun
 
     assert run(main()) == [0, 0, 1, 1, 0]
+
+
+def test_who_is_refused_a_job_is_promised_the_places_of_this_process_of_several(tmp_path: Path) -> None:
+    async def main() -> tuple[int, int]:
+        async with open_request_services(load_settings({"state_dir": tmp_path}), Servers()) as services:
+            assert services.jobs is not None
+            alone = services.jobs.jobs.processes()
+            services.admission.set_shares({}, other=0.5, processes=2)
+            return alone, services.jobs.jobs.processes()
+
+    assert run(main()) == (1, 2)
