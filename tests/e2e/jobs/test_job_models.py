@@ -18,9 +18,10 @@ MODELS = tuple(f"m{number}" for number in range(8))
 ROUNDS = 5
 
 
-def test_mixed_for_eight_models_they_load_each_hardly_more_than_once(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [pytest.param((), id="one-process"), pytest.param(("--workers", "2"), id="two-workers")])
+def test_mixed_for_eight_models_they_load_each_hardly_more_than_once(start: Start, tmp_path: Path, words: tuple[str, ...]) -> None:
     """Two fit. In the order in which they came each job would need a load, 40 in all."""
-    gateway = fleet(start, tmp_path)
+    gateway = fleet(start, tmp_path, *words)
     all_succeed(gateway, [submit(gateway, model, body()) for _ in range(ROUNDS) for model in MODELS])
     assert sum(loads(gateway).values()) <= 2 * len(MODELS), loads(gateway)
 
