@@ -20,6 +20,7 @@ from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.adapters.http.client import HttpClient
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.fakes.jobs import FakeCompute, job
+from tests.unit.jobs.world import CALLER as SUBMITTER
 from tests.unit.jobs.world import World, running, world
 from tests.wire.gateway import LIMITS, gateway
 
@@ -59,22 +60,30 @@ async def test_a_job_is_computed_by_the_gateway_and_ended_by_the_runner(tmp_path
 async def test_a_runner_that_gives_up_ends_the_computing_at_the_gateway(tmp_path: Path) -> None:
     async with computing(tmp_path) as (_, there, compute):
         there.may_answer.clear()
-        ends = asyncio.Event()
-        waiting = there.may_answer.wait
-
-        async def wait() -> bool:
-            try:
-                return await waiting()
-            finally:
-                ends.set()
-
-        there.may_answer.wait = wait  # type: ignore[method-assign,assignment]
         asking = asyncio.get_running_loop().create_task(compute.compute(job(), b""))
         while not there.begun:
             await asyncio.sleep(0.005)
         asking.cancel()
         await asyncio.wait([asking])
-        await asyncio.wait_for(ends.wait(), 60.0)
+        async with asyncio.timeout(60.0):
+            while there.under_way:
+                await asyncio.sleep(0.005)
+
+
+async def test_a_running_job_that_is_cancelled_ends_at_the_gateway_that_computes_it(tmp_path: Path) -> None:
+    async with computing(tmp_path) as (here, there, compute):
+        there.may_answer.clear()
+        made = await here.submit()
+        async with running(here.runner(compute=compute)):
+            await here.until(lambda job: job.state is JobState.RUNNING, made.id)
+            async with asyncio.timeout(60.0):
+                while not there.begun:
+                    await asyncio.sleep(0.005)
+                assert there.under_way == 1
+                await here.jobs().cancel(SUBMITTER, made.id)
+                while there.under_way:
+                    await asyncio.sleep(0.005)
+        assert (await here.job(made.id)).state is JobState.CANCELLED
 
 
 async def test_the_largest_body_that_is_accepted_is_computed_and_no_larger_one(tmp_path: Path) -> None:
