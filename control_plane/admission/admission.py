@@ -40,10 +40,10 @@ class Admission:
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
         leases: RateLeases | None = None,
-        servers: int = 1,
+        servers: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`now_s` is the event loop's clock, `today_s` the wall clock in seconds since 1970; `servers` is how many compute
-        side by side. Requests that go on with sequences have `sequence_slots`; None: as many as others.
+        """`now_s` is the event loop's clock, `today_s` the wall clock in seconds since 1970; `servers` says how many compute
+        side by side now. Requests that go on with sequences have `sequence_slots`; None: as many as others.
 
         Without `leases` this is the only process, and it enforces rates alone.
         """

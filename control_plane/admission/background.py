@@ -21,8 +21,8 @@ from control_plane.admission.domain.idle_capacity import PATIENCE_S, is_alone, m
 class BackgroundGate:
     """Gate of one process for work in the background."""
 
-    def __init__(self, servers: int, now_s: Callable[[], float]) -> None:
-        """`servers` is how many compute side by side; `now_s` is the event loop's clock."""
+    def __init__(self, servers: Callable[[], int], now_s: Callable[[], float]) -> None:
+        """`servers` says how many compute side by side now; `now_s` is the event loop's clock."""
         self._servers = servers
         self._now_s = now_s
         self._requests = 0
@@ -76,7 +76,7 @@ class BackgroundGate:
         return 0.0 if self._requests else self._now_s() - self._seen_s
 
     def _may_begin(self, line: _Line, waited_s: float) -> bool:
-        begun, servers, unseen_s = line.begun, self._servers, self._unseen_s
+        begun, servers, unseen_s = line.begun, self._servers(), self._unseen_s
         if line is self._preempted:
             return may_begin_preempted(begun=begun, servers=servers, unseen_s=unseen_s)
         return may_begin(requests=self._requests, begun=begun, servers=servers, unseen_s=unseen_s, waited_s=waited_s)

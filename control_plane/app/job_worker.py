@@ -50,17 +50,18 @@ class JobWorker:
             held.push_async_callback(usage.close)
             services = await held.enter_async_context(open_jobs(settings, usage))
             assert services is not None, "refused before"
-            compute = GatewayCompute([_client(url, settings) for url in settings.jobs.jobs_gateways])
-            held.push_async_callback(compute.close)
             state = await open_state_store(settings.state.state_url, settings.process.state_dir)
             held.push_async_callback(state.close)
             known = ObjectMirror(state)
             await known.start()
+            compute = GatewayCompute([_client(url, settings) for url in settings.jobs.jobs_gateways], model_of=known.model_of)
+            held.push_async_callback(compute.close)
             services.run_by(compute, weight_of=known.weight_of)
             services.deliver_by(known.webhook_secrets_of)
             services.open()
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(known.run(), name="known-state")
+                loaded = tasks.create_task(compute.run(), name="loaded-models")
                 running = tasks.create_task(services.run(), name="jobs")
                 announce(settings.jobs.jobs_gateways)
                 looking = tasks.create_task(tell_who_is_away(compute, settings.jobs.jobs_gateways), name="first-look")
@@ -73,6 +74,7 @@ class JobWorker:
                     draining.cancel()
                     await services.drain(0.0)
                 looking.cancel()
+                loaded.cancel()
                 running.cancel()
                 following.cancel()
 
@@ -89,7 +91,7 @@ def _client(url: str, settings: Settings) -> HttpClient:
     key = settings.admin.api_key
     return HttpClient(
         TcpAddress(place.host, place.http_port),
-        max_connections=settings.jobs.jobs_at_once + 1,
+        max_connections=settings.jobs.jobs_at_once + 2,  # whether it lives, and what is loaded
         tls=ssl.create_default_context() if place.http_is_tls else None,
         headers=(("Authorization", f"Bearer {key.get_secret_value()}"),) if key is not None else (),
     )

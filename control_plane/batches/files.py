@@ -24,6 +24,8 @@ from control_plane.jobs.upload_slots import UploadSlots
 _MAX_NAME_CHARS = 255
 _MAX_FILES = 10_000
 """Most files of one tenant: they are listed by looking at each."""
+_FULL_RETRY_S = 600.0
+"""Told to who has as many files as may be: none goes before he deletes it, or weeks have passed."""
 
 
 class Files:
@@ -98,7 +100,8 @@ class Files:
             most = f"{_MAX_FILES} files and {self.max_bytes} bytes"
             raise LimitExceeded(
                 f"this tenant has {count} files with {total} bytes, the inputs and answers of open batches among them, and {most} are "
-                "allowed; delete some first"
+                "allowed; delete some first",
+                retry_after_s=_FULL_RETRY_S,
             )
 
     async def get(self, principal: Principal, file_id: str) -> StoredFile:

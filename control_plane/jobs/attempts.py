@@ -18,12 +18,20 @@ from control_plane.jobs.ports import Computed, TryAgain
 from control_plane.metering.domain.usage import Usage
 from control_plane.protocols.http1 import HttpAnswer
 
+RECORD_BYTES = 256 * 1024
+"""Most bytes of a record that is handed over: a job's header fields have 4,096 at most, which JSON may write in six times as many,
+and the scopes of few keys as many again."""
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError)  # orjson's own error is a ValueError
 
 
 def target_of(job: Job) -> str:
     """Return the path on which a gateway computes the job."""
     return f"/v2/jobs/{job.id}/compute"
+
+
+def envelope_bytes(target: bytes) -> int:
+    """Return how many bytes the body of a request may have beside those of a job: for the record, where the path is `target_of`'s."""
+    return RECORD_BYTES if target.startswith(b"/v2/jobs/") and target.endswith(b"/compute") else 0
 
 
 def encode_attempt(job: Job, body: bytes) -> bytes:

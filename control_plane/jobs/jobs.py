@@ -108,6 +108,8 @@ class Jobs:
         """Whether this process ends, so that those who wait should go elsewhere."""
         self.require_model: RequireModel | None = None
         """Refuses a job for a model that there is not; None: that shows when it is computed."""
+        self.processes: Callable[[], int] = lambda: 1
+        """Says how many processes accept jobs to the same store, this one included."""
 
     async def submit(self, principal: Principal, wanted: Submission) -> Job:
         """Accept a job, or return the one that its idempotency key has made before.
@@ -339,7 +341,9 @@ class Jobs:
 
     def _full(self, tenant: str, load: Load, *, of_tenant: bool) -> LimitExceeded:
         whose = "this tenant has" if of_tenant else "there are"
-        retry_after_s = self._drains.promise(tenant if of_tenant else None, ended=load.ended, now_s=self._today_s())
+        retry_after_s = self._drains.promise(
+            tenant if of_tenant else None, ended=load.ended, now_s=self._today_s(), processes=self.processes()
+        )
         return LimitExceeded(
             f"{whose} {load.jobs} open jobs with {load.size_bytes} bytes, as many as may be; try again when some have ended",
             retry_after_s=retry_after_s,

@@ -139,6 +139,11 @@ class ObjectMirror:
         known = self.tenants.get(tenant)
         return 1.0 if known is None else known.weight
 
+    def model_of(self, name: str) -> str:
+        """Return the model that a route leads to without a rollout, or the name of a model as it is."""
+        route = self.routes.get(name)
+        return name if route is None else route.model
+
     async def wait_for(self, resource_version: int, *, timeout_s: float) -> bool:
         """Wait until the change is in the mirror, at most `timeout_s`; return whether it is."""
         ends_s = asyncio.get_running_loop().time() + timeout_s

@@ -52,6 +52,7 @@ class FakeCompute:
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     begun: list[str] = field(default_factory=list)
     hot: set[str] = field(default_factory=set)
+    under_way: int = 0
 
     def __post_init__(self) -> None:
         self.may_answer.set()
@@ -62,7 +63,11 @@ class FakeCompute:
 
     async def compute(self, job: Job, body: bytes) -> Computed:
         self.begun.append(job.id)
-        await self.may_answer.wait()
+        self.under_way += 1
+        try:
+            await self.may_answer.wait()
+        finally:
+            self.under_way -= 1
         answer = self.answer(job, body)
         counted = Usage(requests=1, rows=1) if answer.status == 200 else Usage(failed=1)
         return Computed(answer, job.model, counted, seconds=0.001)

@@ -28,12 +28,15 @@ from control_plane.generation.generative_models import GenerativeModels
 from control_plane.host.network.exposure import AllowedHosts
 from control_plane.host.network.listening import bind_tcp
 from control_plane.inference.dispatch.single_server import SingleServerDispatch
+from control_plane.jobs.attempts import envelope_bytes
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from tests.fakes import FakeUpstream
 from tests.wire.services import INFER_TIMEOUT_S, READ_TIMEOUT_S, Services
 
-LIMITS = HttpLimits(max_body_bytes=1 << 20, max_header_bytes=16 << 10, max_connections=100, max_upload_bytes=4 << 20)
+LIMITS = HttpLimits(
+    max_body_bytes=1 << 20, max_header_bytes=16 << 10, max_connections=100, max_upload_bytes=4 << 20, envelope_bytes=envelope_bytes
+)
 MAX_PROMPT_BYTES, MAX_COMPLETION_TOKENS = 64 << 10, 1000
 INFER = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}'
 

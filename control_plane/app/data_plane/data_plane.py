@@ -60,6 +60,7 @@ from control_plane.inference.model_configuration.time_left import TimeLeft
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from control_plane.inference.sharded_models import ShardedModels
+from control_plane.jobs.attempts import envelope_bytes
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
 from control_plane.regions.regions import Regions
@@ -300,10 +301,12 @@ class DataPlane:
             jobs.compute = self._compute_jobs(self._jobs, v2.context, budget)
         application = DataHttp(v2, self._make_openai_frontend())
         limits = http_limits(gateway, self._governance.access)
+        if self._jobs is not None:
+            limits = replace(limits, max_upload_bytes=self._jobs.max_upload_bytes, envelope_bytes=envelope_bytes)
         return HttpServer(
             application.answer,
             render_error,
-            limits if self._jobs is None else replace(limits, max_upload_bytes=self._jobs.max_upload_bytes),
+            limits,
             admit=application.admit,
             streams=streams_none if self._jobs is None else application.streams,
             verbatim=v2.verbatim,

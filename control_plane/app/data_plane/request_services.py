@@ -87,7 +87,7 @@ class RequestServices:
         self._settings = settings
         self._tokens = _tokens(settings.authentication)
         self.leases = RateLeases(buckets)
-        self.admission = _admission(settings, self.known, self.leases)
+        self.admission = _admission(settings, servers, self.known, self.leases)
         self.shares = TenantShares(board, self.admission, uuid4().hex) if board is not None else None
         self.shared_cache = _shared_cache(settings) if board is not None else None
         self.log = RequestLogFile(settings.usage.request_log) if settings.usage.request_log is not None else None
@@ -96,6 +96,7 @@ class RequestServices:
         self.events = RequestEvents(settings, self.metering, is_publisher=board is not None)
         if jobs is not None:
             jobs.on_ended = self.events.job_ended
+            jobs.jobs.processes = lambda: self.admission.processes
         charges = ComputeCharges(self.metering.add_units)
         # Workers only collect charges and send them to the parent, which divides Triton's compute time among
         # all of them.
@@ -236,16 +237,16 @@ def _access(settings: Settings, known: ObjectMirror, tokens: TokenVerifier | Non
     return Access(known, authentication, trusted_proxies=settings.authentication.trusted_proxies)
 
 
-def _admission(settings: Settings, known: ObjectMirror, leases: RateLeases) -> Admission:
+def _admission(settings: Settings, servers: Servers, known: ObjectMirror, leases: RateLeases) -> Admission:
     """Make the admission service. Without authentication there is one tenant, and a model may have half of
     all connections to Triton, and for sequences under way a quarter: the rest is for other models and health.
     """
     gateway, workers = settings.gateway, settings.process.workers
-    servers = max(1, settings.fleet.servers, settings.triton.triton_url.count(",") + 1)
+    named = max(1, settings.fleet.servers, settings.triton.triton_url.count(",") + 1)
     if settings.authentication.authentication:
         alone, shared = gateway.max_in_flight_per_model, gateway.max_in_flight_per_shared_model
     else:
-        alone = shared = gateway.max_upstream_connections // 2 * servers
+        alone = shared = gateway.max_upstream_connections // 2 * named
     slots = SlotLimits(alone=max(1, alone // workers), shared=max(1, min(alone, shared) // workers))
     half = max(1, slots.alone // 2)
     sequence_slots = slots if settings.authentication.authentication else SlotLimits(half, half)
@@ -253,7 +254,13 @@ def _admission(settings: Settings, known: ObjectMirror, leases: RateLeases) -> A
     requests, size_bytes = max(2, gateway.max_waiting_requests // workers), gateway.max_buffered_bytes // workers // 2
     waiting = WaitingLimits(requests, requests // share, size_bytes, size_bytes // share)
     return Admission(
-        known, slots=slots, sequence_slots=sequence_slots, queue=QueueLimits(), waiting=waiting, leases=leases, servers=servers
+        known,
+        slots=slots,
+        sequence_slots=sequence_slots,
+        queue=QueueLimits(),
+        waiting=waiting,
+        leases=leases,
+        servers=lambda: max(1, len(servers.answering)),  # not those that settings name: servers join and leave
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -35,6 +35,8 @@ class HttpLimits:
     max_connections: int
     max_upload_bytes: int = 0
     """Largest file that the application receives piece by piece."""
+    envelope_bytes: Callable[[bytes], int] = lambda target: 0
+    """Says of a request's target how many bytes its body may have beyond `max_body_bytes`, for what is around another body."""
     header_timeout_s: float = 10.0
     """Seconds from a head's first byte to its last."""
     body_timeout_s: float = 60.0
@@ -45,6 +47,10 @@ class HttpLimits:
     """Part (0 to 1) of the connections that one source may hold."""
     trusted_proxies: Sequence[Network] = ()
     """Sources that may hold more, since they stand for many clients."""
+
+    def takes(self, target: bytes, size_bytes: int) -> bool:
+        """Whether the body of a request with this target may have so many bytes."""
+        return size_bytes <= self.max_body_bytes or size_bytes <= self.max_body_bytes + self.envelope_bytes(target)
 
     def head_too_large(self) -> HeadTooLarge:
         return HeadTooLarge(f"the request head exceeds {self.max_header_bytes} bytes (TIDEGATE_MAX_HEADER_BYTES)")

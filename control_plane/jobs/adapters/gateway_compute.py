@@ -2,7 +2,8 @@
 
 A gateway computes an attempt by the inference service that everybody uses, below its callers' requests, so what is idle
 there is known there. A gateway that is away, or stopping, is passed over. While one computes it is asked whether it
-lives: an attempt may wait for minutes behind callers, a gateway that is frozen would hold it for as long.
+lives: an attempt may wait for minutes behind callers, a gateway that is frozen would hold it for as long. While jobs are
+claimed the gateways are asked which models are loaded.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+
+import orjson
 
 from control_plane.concurrency.weighted_semaphore import WeightedSemaphore
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
@@ -37,6 +40,10 @@ _COUNTED = {
 }
 """Answers that make an attempt: another one may end no better."""
 _LIVE = HttpRequest(b"GET", b"/v2/health/live")
+_LOADED = HttpRequest(b"POST", b"/v2/repository/index", body=b'{"ready":true}')
+_LOADED_TIMEOUT_S = 5.0
+_LOADED_EVERY_S = 0.5
+"""Pause between two looks at what is loaded, while jobs are claimed; what is computed meanwhile shows at once."""
 _ASKED_EVERY_S = 5.0
 """Pause between two questions, and time for an answer."""
 _SILENCES = 3
@@ -91,13 +98,35 @@ class _Gateway:
             return False
         return True
 
+    async def loaded(self) -> frozenset[str] | None:
+        """Return the models that are loaded; None: it does not say."""
+        try:
+            answer = await self._client.send(_LOADED, timeout_s=_LOADED_TIMEOUT_S)
+            return frozenset(line["name"] for line in orjson.loads(answer.body)) if answer.status == 200 else None
+        except (UpstreamUnavailable, DeadlineExceeded, ValueError, KeyError, TypeError):
+            return None
+
 
 class GatewayCompute:
-    """Client of the gateways that compute jobs, each in turn."""
+    """Client of the gateways that compute jobs, each in turn; `run` follows which models they have loaded."""
 
-    def __init__(self, gateways: Sequence[HttpUpstream], *, asked_every_s: float = _ASKED_EVERY_S) -> None:
-        """While a gateway computes it is asked every `asked_every_s` whether it lives, and has as long to answer."""
+    def __init__(
+        self,
+        gateways: Sequence[HttpUpstream],
+        *,
+        asked_every_s: float = _ASKED_EVERY_S,
+        model_of: Callable[[str], str] = lambda name: name,
+    ) -> None:
+        """While a gateway computes it is asked every `asked_every_s` whether it lives, and has as long to answer. `model_of`
+        says to which model a route leads, and returns any other name.
+        """
         self._gateways = [_Gateway(client, asked_every_s) for client in gateways]
+        self._model_of = model_of
+        self._loaded: frozenset[str] | None = None
+        """None: no gateway has said what is loaded."""
+        self._computed = set[str]()
+        """Models that were computed since the last look at what is loaded began, so are loaded, too."""
+        self._is_claiming = asyncio.Event()
         self._turns = itertools.cycle(range(len(self._gateways)))
         self._room = WeightedSemaphore(_HELD_BYTES)
 
@@ -130,7 +159,7 @@ class GatewayCompute:
             except DeadlineExceeded as exc:
                 raise TryAgain(f"no gateway has answered: {exc}", was_computed=True) from exc
             if answer.status == 200:
-                return decode_outcome(answer.body)
+                return self._noted(decode_outcome(answer.body))
             why = _text_of(answer)
             if answer.status in _COUNTED:
                 raise TryAgain(f"{_COUNTED[answer.status]}: {why}", was_computed=True)
@@ -145,8 +174,30 @@ class GatewayCompute:
         return [number for number, is_live in enumerate(are_live) if not is_live]
 
     def is_hot(self, model: str) -> bool:
-        """True: which models are loaded is known to the gateways alone."""
-        return True
+        """Whether a gateway has the model loaded; of all of them so while none says."""
+        self._is_claiming.set()
+        name = self._model_of(model)
+        return self._loaded is None or name in self._loaded or name in self._computed
+
+    async def run(self) -> None:
+        """Follow which models are loaded, while jobs are claimed, until cancelled."""
+        while True:
+            await self._is_claiming.wait()
+            self._is_claiming.clear()
+            await self.look()
+            await asyncio.sleep(_LOADED_EVERY_S)
+
+    async def look(self) -> None:
+        """Ask the gateways which models are loaded."""
+        computed = self._computed = set[str]()
+        found = [each for each in await asyncio.gather(*(gateway.loaded() for gateway in self._gateways)) if each is not None]
+        self._loaded = frozenset(computed).union(*found) if found else None
+
+    def _noted(self, computed: Computed) -> Computed:
+        """Note that a model is loaded, if it has answered itself, and no cache for it."""
+        if computed.usage is not None and computed.usage.requests > computed.usage.cache_hits:
+            self._computed.add(computed.model)
+        return computed
 
     async def close(self) -> None:
         """Close the connections to the gateways."""

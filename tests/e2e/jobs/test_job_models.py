@@ -5,20 +5,53 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import Start
 from tests.e2e.fleet.test_fleet import body, shown, write_models
+from tests.e2e.jobs.test_job_workers import worker
 from tests.e2e.jobs.test_jobs import ended, submit
-from tests.e2e.tidegate import COMPLETE
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate
+from tests.redis_server import redis_server
 
 MODELS = tuple(f"m{number}" for number in range(8))
 ROUNDS = 5
 
 
-def test_mixed_for_eight_models_they_load_each_hardly_more_than_once(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [pytest.param((), id="one-process"), pytest.param(("--workers", "2"), id="two-workers")])
+def test_mixed_for_eight_models_they_load_each_hardly_more_than_once(start: Start, tmp_path: Path, words: tuple[str, ...]) -> None:
     """Two fit. In the order in which they came each job would need a load, 40 in all."""
-    write_models(tmp_path / "models", MODELS)
-    gateway = start(tmp_path / "state", "--model-repository", str(tmp_path / "models"), COMPLETE, "--memory-budget", "50MiB")
-    jobs = [submit(gateway, model, body()) for _ in range(ROUNDS) for model in MODELS]
+    gateway = fleet(start, tmp_path, *words)
+    all_succeed(gateway, [submit(gateway, model, body()) for _ in range(ROUNDS) for model in MODELS])
+    assert sum(loads(gateway).values()) <= 2 * len(MODELS), loads(gateway)
+
+
+def test_so_do_processes_of_their_own_which_ask_the_gateway_what_is_loaded(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with redis_server(tmp_path) as redis:
+        monkeypatch.setenv("TIDEGATE_JOBS_SPOOL", str(tmp_path / "spool"))
+        with monkeypatch.context() as patch:
+            patch.setenv("TIDEGATE_JOBS_RUN", "false")
+            gateway = fleet(start, tmp_path, "--state-url", redis.url)
+        jobs = [submit(gateway, model, body()) for _ in range(ROUNDS) for model in MODELS]
+        running = worker(gateway, redis.url, tmp_path / "worker.log")
+        try:
+            all_succeed(gateway, jobs)
+        finally:
+            running.terminate()
+            running.wait(LONG_S)
+    assert sum(loads(gateway).values()) <= 2 * len(MODELS), loads(gateway)
+
+
+def fleet(start: Start, folder: Path, *words: str) -> Tidegate:
+    write_models(folder / "models", MODELS)
+    return start(folder / "state", "--model-repository", str(folder / "models"), COMPLETE, "--memory-budget", "50MiB", *words)
+
+
+def all_succeed(gateway: Tidegate, jobs: list[str]) -> None:
     assert Counter(ended(gateway, job)["state"] for job in jobs) == {"succeeded": len(jobs)}
-    loads = Counter(event["model"] for event in shown(gateway)["events"] if event["kind"] == "loaded")
-    assert sum(loads.values()) <= 2 * len(MODELS), loads
+
+
+def loads(gateway: Tidegate) -> Counter[str]:
+    return Counter(event["model"] for event in shown(gateway)["events"] if event["kind"] == "loaded")

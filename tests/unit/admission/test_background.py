@@ -49,7 +49,7 @@ class Work:
     """Work in the background that goes through a gate, and what has begun of it."""
 
     def __init__(self) -> None:
-        self.gate = BackgroundGate(1, asyncio.get_running_loop().time)
+        self.gate = BackgroundGate(lambda: 1, asyncio.get_running_loop().time)
         self.begun: list[int] = []
 
     @asynccontextmanager

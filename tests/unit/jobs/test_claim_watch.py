@@ -8,7 +8,7 @@ from typing import Any
 from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.claim_watch import Claim, ClaimWatch
 from control_plane.jobs.domain.job import Job, JobState
-from control_plane.jobs.domain.transitions import RetryPolicy, claimed
+from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, claimed
 from tests.aio import run_in_virtual_time
 from tests.fakes.jobs import job
 
@@ -74,5 +74,29 @@ def test_an_outage_that_is_longer_than_the_lease_ends_no_computing_and_the_claim
             assert store.held.lease_until_s > loop.time()
         watching.cancel()
         await asyncio.wait([watching])
+
+    run_in_virtual_time(scenario())
+
+
+def test_the_computing_of_a_cancelled_job_ends_within_two_seconds() -> None:
+    """In virtual time; a DELETE changes the record alone, from whichever gateway it comes."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        held = claimed(job(1, deadline_s=loop.time() + 1e6), holder="here", now_s=loop.time(), policy=POLICY)
+        store: Any = Back(held, back_s=0.0)
+        watch = ClaimWatch(store, POLICY, loop.time)
+
+        async def compute() -> None:
+            with watch.over(Claim(held)):
+                await asyncio.Event().wait()
+
+        async with asyncio.TaskGroup() as tasks:
+            watching, computing = tasks.create_task(watch.run()), tasks.create_task(compute())
+            await asyncio.sleep(10.01)
+            store.held, cancelled_s = cancelled(store.held, now_s=loop.time(), policy=POLICY), loop.time()
+            await asyncio.wait((computing,))
+            assert (computing.cancelled(), loop.time() - cancelled_s <= 2.0) == (True, True)
+            watching.cancel()
 
     run_in_virtual_time(scenario())

@@ -107,10 +107,11 @@ class World:
         parts = {"store": fate.of(self.store), "queue": fate.of(self.queue), "spool": fate.of(self.spool)}
         return Jobs(**parts, bounds=bounds, policy=self.policy, expire_s=1e4, today_s=self.now_s)
 
-    def runner(self, fate: Fate | None = None, *, slots: int = 1, **others: Any) -> JobRunner:
+    def runner(self, fate: Fate | None = None, *, slots: int = 1, weights: dict[str, float] | None = None, **others: Any) -> JobRunner:
         fate = fate or Fate()
         parts = {"store": self.store, "queue": self.queue, "spool": self.spool, "usage": self.usage, "compute": self.compute}
         given: dict[str, Any] = {name: fate.of(part) if name != "compute" else part for name, part in (parts | others).items()}
+        given["weight_of"] = lambda tenant: (weights or {}).get(tenant, 1.0)
         return JobRunner(**given, gate=BulkGate(slots, float(slots)), holder="h", policy=self.policy, today_s=self.now_s)
 
     def sweeper(self, fate: Fate | None = None, *, kept: Load = PLENTY, **others: Any) -> Sweeper:

@@ -164,8 +164,9 @@ async def test_a_key_sees_no_batch_for_a_model_that_it_may_not_call_nor_what_it_
 async def test_files_are_bounded(tmp_path: Path) -> None:
     async with serving(tmp_path, max_bytes=100) as it:
         await upload(it.mine, "x" * 60)
-        with pytest.raises(openai.RateLimitError, match="60 bytes"):
+        with pytest.raises(openai.RateLimitError, match="60 bytes") as refused:
             await upload(it.mine, "x" * 60)
+        assert int(refused.value.response.headers["retry-after"]) >= 600, "not before he deletes some"
         await upload(it.others, "x" * 60)
 
 

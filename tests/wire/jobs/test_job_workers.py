@@ -12,6 +12,7 @@ import pytest
 from control_plane.core.endpoints import TcpAddress
 from control_plane.frontends.jobs.http import JobsHttp
 from control_plane.jobs.adapters.gateway_compute import GatewayCompute
+from control_plane.jobs.attempts import RECORD_BYTES
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.ports import TryAgain
 from control_plane.objects.domain.tenant import Tenant
@@ -19,8 +20,9 @@ from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.adapters.http.client import HttpClient
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.fakes.jobs import FakeCompute, job
+from tests.unit.jobs.world import CALLER as SUBMITTER
 from tests.unit.jobs.world import World, running, world
-from tests.wire.gateway import gateway
+from tests.wire.gateway import LIMITS, gateway
 
 ADMIN, CALLER = 1, 2
 
@@ -58,22 +60,41 @@ async def test_a_job_is_computed_by_the_gateway_and_ended_by_the_runner(tmp_path
 async def test_a_runner_that_gives_up_ends_the_computing_at_the_gateway(tmp_path: Path) -> None:
     async with computing(tmp_path) as (_, there, compute):
         there.may_answer.clear()
-        ends = asyncio.Event()
-        waiting = there.may_answer.wait
-
-        async def wait() -> bool:
-            try:
-                return await waiting()
-            finally:
-                ends.set()
-
-        there.may_answer.wait = wait  # type: ignore[method-assign,assignment]
         asking = asyncio.get_running_loop().create_task(compute.compute(job(), b""))
         while not there.begun:
             await asyncio.sleep(0.005)
         asking.cancel()
         await asyncio.wait([asking])
-        await asyncio.wait_for(ends.wait(), 60.0)
+        async with asyncio.timeout(60.0):
+            while there.under_way:
+                await asyncio.sleep(0.005)
+
+
+async def test_a_running_job_that_is_cancelled_ends_at_the_gateway_that_computes_it(tmp_path: Path) -> None:
+    async with computing(tmp_path) as (here, there, compute):
+        there.may_answer.clear()
+        made = await here.submit()
+        async with running(here.runner(compute=compute)):
+            await here.until(lambda job: job.state is JobState.RUNNING, made.id)
+            async with asyncio.timeout(60.0):
+                while not there.begun:
+                    await asyncio.sleep(0.005)
+                assert there.under_way == 1
+                await here.jobs().cancel(SUBMITTER, made.id)
+                while there.under_way:
+                    await asyncio.sleep(0.005)
+        assert (await here.job(made.id)).state is JobState.CANCELLED
+
+
+async def test_the_largest_body_that_is_accepted_is_computed_and_no_larger_one(tmp_path: Path) -> None:
+    """An attempt has the job's record before its body."""
+    async with computing(tmp_path) as (_, there, compute):
+        largest = job(headers=(("x-a", "\xe4" * 4093),), scopes=tuple(f"infer:model-{number}" for number in range(1000)))
+        body = b"b" * LIMITS.max_body_bytes
+        assert (await compute.compute(largest, body)).answer.body == body
+        with pytest.raises(TryAgain, match="413"):
+            await compute.compute(largest, body + bytes(RECORD_BYTES))
+        assert len(there.begun) == 1
 
 
 async def test_what_is_to_be_tried_again_is_told_to_the_runner(tmp_path: Path) -> None:

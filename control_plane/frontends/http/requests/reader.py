@@ -305,7 +305,7 @@ class RequestReader:
         if (is_chunked or body_bytes > UNCOUNTED_BYTES) and (kind := self._streams(request)) is not None:
             self._begin_stream(request, kind, body_bytes, wants_continue=wants_continue)
             return
-        if body_bytes > self._limits.max_body_bytes:
+        if not self._limits.takes(request.target, body_bytes):
             raise self._limits.body_too_large()
         if is_chunked or wants_continue or body_bytes > UNCOUNTED_BYTES:
             # A refusal here costs the connection, as the body is not read. Small bodies are read first: the
@@ -333,7 +333,7 @@ class RequestReader:
             self._limits.check_streamed(self._stream_kind, self.stream.received_bytes + len(body))
             self.stream.put(body)
             return
-        if len(self._body) + len(body) > self._limits.max_body_bytes:
+        if not self._limits.takes(self._request.target, len(self._body) + len(body)):
             raise self._limits.body_too_large()
         if not self._body:  # a body that arrives in one piece is not copied, and stays hashable for the caches
             self._body = body

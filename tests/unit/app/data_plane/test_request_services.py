@@ -14,7 +14,8 @@ from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.settings import load_settings
 from control_plane.triton.servers import Servers
-from tests.aio import run
+from tests.aio import run, settle
+from tests.fakes import FakeUpstream
 from tests.fakes.stores.state_store import FakeStateStore
 from tests.fakes.stores.usage_store import FakeUsageStore
 from tests.redis_server import free_port
@@ -94,3 +95,39 @@ def test_a_model_with_sequences_leaves_connections_for_others(tmp_path: Path, au
             return sum(starts.try_acquire("t") for _ in range(9)), sum(later.try_acquire("t") for _ in range(9))
 
     assert run(main()) == (of_all, of_sequences)
+
+
+def test_work_in_the_background_begins_on_each_server_that_answers_also_one_that_joined(tmp_path: Path) -> None:
+    """Settings name none of the servers of a list that is followed, or of a Service of Kubernetes."""
+
+    async def main() -> list[int]:
+        servers, begun = Servers(names=()), list[int]()
+        given = {"state_dir": tmp_path, "servers_file": tmp_path / "servers.yaml"}
+        async with open_request_services(load_settings(given), servers) as services, asyncio.TaskGroup() as tasks:
+            gate = services.admission.slots.background
+            gate.request_began()
+            for name in "abcd":
+                waiting = tasks.create_task(gate.begin())
+                await settle()
+                begun.append(int(waiting.done()))
+                waiting.cancel()
+                servers.add(name).up(FakeUpstream())
+            servers.members["a"].down("it ended")
+            waiting = tasks.create_task(gate.begin())
+            await settle()
+            begun.append(int(waiting.done()))
+            waiting.cancel()
+        return begun
+
+    assert run(main()) == [0, 0, 1, 1, 0]
+
+
+def test_who_is_refused_a_job_is_promised_the_places_of_this_process_of_several(tmp_path: Path) -> None:
+    async def main() -> tuple[int, int]:
+        async with open_request_services(load_settings({"state_dir": tmp_path}), Servers()) as services:
+            assert services.jobs is not None
+            alone = services.jobs.jobs.processes()
+            services.admission.set_shares({}, other=0.5, processes=2)
+            return alone, services.jobs.jobs.processes()
+
+    assert run(main()) == (1, 2)

@@ -25,9 +25,14 @@ class FakeGateway:
     """Set: computed at once."""
     is_frozen: bool = False
     times_live: int = 0
+    index: HttpAnswer | Exception = field(default_factory=lambda: make_answer(404))
+    """What it answers of which models are loaded."""
+    answers_index: asyncio.Event = field(default_factory=asyncio.Event)
+    times_indexed: int = 0
 
     def __post_init__(self) -> None:
         self.goes_on.set()
+        self.answers_index.set()
 
     async def send(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer:
         if request.target == b"/v2/health/live":
@@ -36,14 +41,22 @@ class FakeGateway:
             if self.is_frozen:
                 raise DeadlineExceeded("no answer")
             return make_answer(200)
+        if request.target == b"/v2/repository/index":
+            self.times_indexed += 1
+            await self.answers_index.wait()
+            return _given(self.index)
         self.asked.append(request)
         await self.goes_on.wait()
         await asyncio.sleep(0)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+        return _given(self.answer)
 
     async def stream(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer | HttpStream:
         raise NotImplementedError
 
     async def close(self) -> None: ...
+
+
+def _given(answer: HttpAnswer | Exception) -> HttpAnswer:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

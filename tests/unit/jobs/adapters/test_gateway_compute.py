@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import asyncio
 
+import orjson
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.jobs.adapters.gateway_compute import GatewayCompute
 from control_plane.jobs.attempts import decode_attempt, encode_outcome
-from control_plane.jobs.ports import TryAgain
+from control_plane.jobs.ports import Computed, TryAgain
 from control_plane.metering.domain.usage import Usage
 from control_plane.protocols.http1 import HttpAnswer, make_answer
+from tests.aio import settle
 from tests.fakes.jobs import job
 from tests.unit.jobs.adapters.fake_gateway import FakeGateway
 
@@ -100,3 +102,68 @@ async def test_a_gateway_that_lives_may_compute_for_as_long_as_it_takes() -> Non
     asked = gateway.times_live
     await asyncio.sleep(0.02)
     assert gateway.times_live == asked, "nobody asks while nothing is under way"
+
+
+def index(*models: str) -> HttpAnswer:
+    return make_answer(200, orjson.dumps([{"name": model, "version": "1", "state": "READY"} for model in models]))
+
+
+@pytest.mark.parametrize(
+    ("answers", "hot"),
+    [
+        pytest.param((index("a"), index("b")), {"a", "b", "a-by-route"}, id="of-any-gateway"),
+        pytest.param((index("c"), GONE), {"c"}, id="of-those-that-say"),
+        pytest.param((index(), index()), set(), id="none"),
+        pytest.param((GONE, make_answer(403)), {"a", "b", "c", "a-by-route"}, id="nobody-says"),
+        pytest.param((make_answer(200, b"[1"), make_answer(200, b'{"a":1}')), {"a", "b", "c", "a-by-route"}, id="nonsense"),
+    ],
+)
+async def test_what_the_gateways_have_loaded_is_hot(answers: tuple[HttpAnswer | Exception, ...], hot: set[str]) -> None:
+    gateways = [FakeGateway(index=answer) for answer in answers]
+    compute = GatewayCompute(gateways, model_of=lambda name: name.removesuffix("-by-route"))
+    await compute.look()
+    assert {name for name in ("a", "b", "c", "a-by-route") if compute.is_hot(name)} == hot
+
+
+async def test_a_model_that_was_computed_is_hot_at_once_also_if_a_look_began_before() -> None:
+    gateway = FakeGateway(index=index())
+    compute = GatewayCompute([gateway])
+    await compute.look()
+    assert not compute.is_hot("m")
+    await compute.compute(job(), b"")
+    assert compute.is_hot("m")
+    await compute.look()
+    assert not compute.is_hot("m"), "it was unloaded since"
+    gateway.answers_index.clear()
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(compute.look())
+        await settle()
+        await compute.compute(job(), b"")
+        gateway.answers_index.set()
+        await looking
+    assert compute.is_hot("m")
+
+
+async def test_an_answer_from_a_cache_or_a_refusal_says_nothing_of_what_is_loaded() -> None:
+    for usage in (Usage(requests=2, cache_hits=2), Usage(refused=1), None):
+        answer = make_answer(200, encode_outcome(Computed(make_answer(200), "m", usage)))
+        compute = GatewayCompute([FakeGateway(answer, index=index())])
+        await compute.look()
+        await compute.compute(job(), b"")
+        assert not compute.is_hot("m")
+
+
+@pytest.mark.virtual_time
+async def test_gateways_are_asked_what_is_loaded_while_jobs_are_claimed() -> None:
+    gateway = FakeGateway(index=index("a"))
+    compute = GatewayCompute([gateway])
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(compute.run())
+        await asyncio.sleep(60.0)
+        assert gateway.times_indexed == 0
+        for _ in range(100):
+            compute.is_hot("a")
+            await asyncio.sleep(0.1)
+        assert 15 <= gateway.times_indexed <= 21
+        assert (compute.is_hot("a"), compute.is_hot("b")) == (True, False)
+        following.cancel()
