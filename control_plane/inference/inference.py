@@ -119,6 +119,14 @@ class InferenceService:
         own.running = self.running.metered_by(meter)
         return own
 
+    def governed_by(self, governance: Governance) -> InferenceService:
+        """Return this service for requests that are admitted otherwise, as jobs' are. Rollouts, budgets and regions know of these, too;
+        none is copied to other models, and no model is told how much time they have left."""
+        own = copy(self)
+        own._governance, own.running = governance, self.running.governed_by(governance)
+        own.shadow = own.time_left = None
+        return own
+
     @property
     def in_flight(self) -> int:
         """The number of requests that have arrived and have not been answered."""

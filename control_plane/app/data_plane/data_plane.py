@@ -128,7 +128,7 @@ class DataPlane:
         self._cache, self._cached = cache, CachedInference(cache)
         self._spans = open_spans(gateway)
         self._tracer = None if self._spans is None else Tracer(self._spans, gateway.trace_ratio, time.monotonic)
-        self._inference = self._inference_with(governance, dispatch)
+        self._inference = self._make_inference(dispatch)
         self._inference.running.records_later = True
         self._time_left = self._inference.time_left = TimeLeft(self._inference.dispatch, fingerprints, is_loaded=self._is_loaded())
         self._regions = regions
@@ -341,26 +341,25 @@ class DataPlane:
         """Have this process compute jobs, for its own runner and for job workers; return what computes them."""
         services.jobs.require_model = self._inference.require_model
         services.batches.require_model = self._text_models.require
-        dispatch = self._inference.dispatch
         compute = make_job_compute(
             context,
             budget,
             governance=self._governance,
-            dispatch=dispatch,
+            dispatch=self._inference.dispatch,
             fingerprints=self._fingerprints,
             is_loaded=self._is_loaded(),
-            inference_with=lambda governance: self._inference_with(governance, dispatch),
+            inference_with=self._inference.governed_by,
             embeddings_of=self._embeddings_of,
             max_attempts=services.max_attempts,
         )
         services.run_by(compute, weight_of=self._governance.access.weight_of)
         return compute
 
-    def _inference_with(self, governance: Governance, dispatch: Dispatch | None) -> InferenceService:
+    def _make_inference(self, dispatch: Dispatch | None) -> InferenceService:
         return InferenceService(
             servers=self._servers,
             recorder=self._counter,
-            governance=governance,
+            governance=self._governance,
             cached=self._cached,
             dispatch=dispatch,
             models=self._models,

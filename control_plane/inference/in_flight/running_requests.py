@@ -71,6 +71,12 @@ class RunningRequests:
         own.records_later = False  # its meter is read as soon as a request has ended
         return own
 
+    def governed_by(self, governance: Governance) -> RunningRequests:
+        """Return a registry whose requests are recorded in the same way, but admitted and metered by `governance`."""
+        own = self.metered_by(governance.meter)
+        own.governance = governance
+        return own
+
     def begin(self, frontend: Frontend, principal: Principal, unparsed: UnparsedRequest = UNSEEN) -> RunningRequest:
         """Count a request as in flight from now on, until its `with` block or `end` ends it."""
         self.in_flight += 1
