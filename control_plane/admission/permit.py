@@ -62,7 +62,7 @@ class Permit:
         self._kept = self._forsaken = 0
         self._ticket: Ticket | None = None
         """The request's ticket of the fair queue, if it had to wait for its slot."""
-        self._has_left = False
+        self._has_left = self._is_preempted = False
         self._is_released = False
         self.is_waiting = False
         """Whether the request waits for a slot at a busy model."""
@@ -103,6 +103,11 @@ class Permit:
     def yields(self) -> bool:
         """Whether the request is work in the background that models may interrupt for callers."""
         return self._slots.is_preempted is not None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether callers' requests interrupt its computation, so that the time which that takes says nothing of theirs."""
+        return self._is_preempted
 
     def renewed(self) -> Permit:
         """Return another permit of the same request, for a turn at another model; this one is to be released."""
@@ -206,6 +211,8 @@ class Permit:
             account.units_ended += self._cost
             self._leave_gate(now_s)
             self._sent_s = sent_s if sent_s > self._started_s else self._started_s
+            if self._is_preempted and self._limiter.is_known:
+                self._sent_s = inf
             if not self._kept:
                 self._release_slot(self._limiter, now_s)
             elif now_s < self._deadline_s:

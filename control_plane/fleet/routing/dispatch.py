@@ -169,7 +169,8 @@ class FleetDispatcher:
         try:
             await attempt.run(send, reservation.upstream, timeout_s=deadline_s - self._now_s())
         finally:
-            attempt.reservation.release(answered=attempt.fault is None)
+            is_interrupted = running is not None and running.permit.is_interrupted
+            attempt.reservation.release(answered=attempt.fault is None and not is_interrupted)
             self._learn(call, attempt)
             if attempt.fault is Fault.TIMED_OUT:
                 self.hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())

@@ -92,8 +92,9 @@ class Hedging:
         return await race.send_alone() if hedge_after_s == inf else await race.run(hedge_after_s)
 
     def is_open_for(self, running: AuthorizedRequest | None) -> bool:
-        """Whether `send` may do more than send: a quick check for the requests of all models."""
-        return running is not None and self.tasks.is_open and running.is_repeatable
+        """Whether `send` may do more than send: a quick check for the requests of all models. Work that callers interrupt is late
+        for that alone, and says nothing of when others are."""
+        return running is not None and self.tasks.is_open and running.is_repeatable and not running.permit.is_interrupted
 
     def _may_be_hedged(self, call: InferCall, running: AuthorizedRequest) -> bool:
         model, state = call.model_name, self.state

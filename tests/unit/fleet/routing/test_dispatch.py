@@ -165,7 +165,7 @@ class Asked:
     sent_s: float | None = None
     expected_units: float = 1.0
     is_repeatable: bool = False
-    permit: Any = field(default_factory=lambda: SimpleNamespace(enter_room=None))
+    permit: Any = field(default_factory=lambda: SimpleNamespace(enter_room=None, is_interrupted=False))
 
     def sent(self, server: str) -> None:
         self.server, self.sent_s = server, asyncio.get_running_loop().time()

@@ -144,6 +144,28 @@ async def test_losers_say_nothing_of_service_times_outliers_or_demand() -> None:
         assert not service.bench.state.ejection.by_us
 
 
+async def test_work_that_callers_interrupt_is_not_hedged_and_says_nothing_of_their_times() -> None:
+    async def is_preempted(model: str) -> bool:
+        return True
+
+    async with serving() as service:
+        await service.learn()
+        facts, callers = service.bench.state.fleet.models["a"], service.inference
+        facts.service_s = USUAL_S
+        governed = callers._governance
+        service.inference = callers.governed_by(replace(governed, admission=governed.admission.in_background(is_preempted)))
+        for _ in range(100):
+            straggling(service)
+            await service.ask()
+            await asyncio.sleep(1.0)
+        assert len(service.tritons.sent) == 100
+        assert facts.service_s == USUAL_S
+        service.inference = callers
+        straggling(service)
+        _, in_s = await took_s(service)
+        assert in_s < 3 * USUAL_S
+
+
 async def test_the_caller_is_charged_once_for_the_server_that_answered() -> None:
     async with serving() as service:
         await service.learn()

@@ -25,7 +25,8 @@ BROKE_OFF = UpstreamUnavailable("Triton closed the connection before it answered
 def repeatable(running: bool) -> Any:
     return SimpleNamespace(
         is_repeatable=running, rows=1, units=None, expected_units=1.0, priority=0, sent_s=None, sent=lambda server: None,
-        permit=SimpleNamespace(forsake=lambda: None, enter_room=None), frontend=Frontend.HTTP, hedging=HedgingPolicy(),
+        permit=SimpleNamespace(forsake=lambda: None, enter_room=None, is_interrupted=False), frontend=Frontend.HTTP,
+        hedging=HedgingPolicy(),
     )  # fmt: skip
 
 
