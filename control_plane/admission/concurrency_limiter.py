@@ -105,9 +105,14 @@ class ConcurrencyLimiter:
         return not self._taken
 
     @property
+    def is_known(self) -> bool:
+        """Whether it was measured what requests take."""
+        return self._service.is_known
+
+    @property
     def is_strained(self) -> bool:
         """Whether requests wait here, or deadlines are in danger, or nothing is known yet of what takes its slots."""
-        return bool(self._waiting) or self._is_in_danger() or (self._taken > 0 and not self._service.is_known)
+        return bool(self._waiting) or self._is_in_danger() or (self._taken > 0 and not self.is_known)
 
     @property
     def fullness(self) -> float:

@@ -210,7 +210,9 @@ class Permit:
             account.units_in_flight -= self._cost
             account.units_ended += self._cost
             self._leave_gate(now_s)
-            self._sent_s = inf if self._is_preempted else sent_s if sent_s > self._started_s else self._started_s
+            self._sent_s = sent_s if sent_s > self._started_s else self._started_s
+            if self._is_preempted and self._limiter.is_known:
+                self._sent_s = inf
             if not self._kept:
                 self._release_slot(self._limiter, now_s)
             elif now_s < self._deadline_s:

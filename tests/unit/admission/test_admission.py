@@ -373,14 +373,24 @@ class TestBackground:
             assert waits.done()
         other.release()
 
-    @pytest.mark.parametrize(("is_interrupted", "expected_s"), [(True, 0.1), (False, 0.2)])
-    async def test_what_callers_interrupt_says_nothing_of_what_theirs_take(self, is_interrupted: bool, expected_s: float) -> None:
+    @pytest.mark.parametrize(
+        ("are_callers", "is_interrupted", "expected_s"),
+        [
+            pytest.param(True, True, 0.1, id="callers-interrupt-it"),
+            pytest.param(True, False, 0.2, id="callers-do-not-interrupt-it"),
+            pytest.param(False, True, 0.1, id="nothing-else-is-known"),
+        ],
+    )
+    async def test_what_callers_interrupt_says_nothing_of_what_theirs_take(
+        self, are_callers: bool, is_interrupted: bool, expected_s: float
+    ) -> None:
         frontend = admission(capacity=9)
 
         async def is_preempted(model: str) -> bool:
             return is_interrupted
 
-        for issued_by, takes_s in ((frontend, 0.1), (frontend.in_background(is_preempted), 0.5)):
+        below = frontend.in_background(is_preempted)
+        for issued_by, takes_s in ((frontend if are_callers else below, 0.1), (below, 0.5)):
             permit = issued_by.admit("")
             assert permit is not None
             await turn(permit)
