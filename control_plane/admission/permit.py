@@ -132,7 +132,7 @@ class Permit:
         if self._slots.is_in_background:
             asks = self._slots.is_preempted
             is_preempted = self._is_preempted = asks is not None and await asks(model)
-            await gate.begin(is_preempted=is_preempted)
+            await gate.begin(model, is_preempted=is_preempted)
             end: Callable[[], None] = partial(gate.end, is_preempted=is_preempted)
         else:
             gate.request_began()  # before it has its turn: what waits is not to be passed by work in the background

@@ -27,15 +27,17 @@ def may_begin_preempted(*, begun: int, servers: int, unseen_s: float) -> bool:
     return is_alone(unseen_s) or begun < PREEMPTED_AT_ONCE * servers
 
 
-def may_begin(*, requests: int, begun: int, servers: int, unseen_s: float, waited_s: float) -> bool:
+def may_begin(*, requests: int, begun: int, servers: int, unseen_s: float, waited_s: float, has_idle_server: bool | None = None) -> bool:
     """Whether another piece of work may begin that nothing interrupts.
 
     `requests` of callers and `begun` such pieces are under way at `servers` servers; the last request ended `unseen_s` ago,
-    and the piece has waited for `waited_s`.
+    and the piece has waited for `waited_s`. `has_idle_server` says whether one of those that may compute it does nothing;
+    None: which that are is not known.
     """
     if is_alone(unseen_s):
         return True
-    return requests + begun < servers or (begun < servers and waited_s >= PATIENCE_S)
+    is_idle = requests + begun < servers if has_idle_server is None else has_idle_server
+    return begun < servers and (is_idle or waited_s >= PATIENCE_S)
 
 
 def may_take_guest(*, is_strained: bool, ahead_s: float, fullness: float) -> bool:

@@ -130,6 +130,8 @@ class DataPlane:
         self._tracer = None if self._spans is None else Tracer(self._spans, gateway.trace_ratio, time.monotonic)
         self._inference = self._inference_with(governance, dispatch)
         self._inference.running.records_later = True
+        if (catalogue := self._inference.dispatch.catalogue) is not None:
+            governance.admission.slots.background.has_idle_server = catalogue.has_idle_server
         self._time_left = self._inference.time_left = TimeLeft(self._inference.dispatch, fingerprints, is_loaded=self._is_loaded())
         self._regions = regions
         if regions is not None:

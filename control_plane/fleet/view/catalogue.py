@@ -100,6 +100,10 @@ class FleetCatalogue:
         specs = self._state.specs
         return not specs.is_suspended(model) and all(map(self._state.fleet.ready_replicas, specs.parts_of(model) or (model,)))
 
+    def has_idle_server(self, model: str) -> bool | None:
+        replicas = self._state.fleet.ready_replicas(model)
+        return any(not server.work_s for server, _ in replicas) if replicas else None
+
     def told_config(self, model: str) -> str:
         facts = self._state.fleet.models.get(model)
         return "" if facts is None else facts.spec.sharded

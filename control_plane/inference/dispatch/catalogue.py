@@ -39,6 +39,9 @@ class Catalogue(Protocol):
     def is_loaded(self, model: str) -> bool:
         """Whether a request for the model would be served without any load; of a sharded model, for all of its parts."""
 
+    def has_idle_server(self, model: str) -> bool | None:
+        """Whether a server that has the model loaded has nothing to do; None: no server has it."""
+
     def told_config(self, model: str) -> str:
         """The configuration (JSON) of a sharded model, which no server has; empty for any other."""
 

@@ -158,3 +158,47 @@ async def test_what_is_cancelled_leaves_its_turn_to_the_next() -> None:
         tasks[1].cancel()
         await settle()
         assert work.begun == [2]
+
+
+async def test_in_a_fleet_it_begins_where_a_server_that_has_the_model_does_nothing() -> None:
+    """Whatever the others do: three callers at one server, and one of the three models on it alone."""
+    now_s, idle, begun = [100.0], {"there": False, "elsewhere": True}, list[str]()
+    gate = BackgroundGate(lambda: 3, lambda: now_s[0])
+    gate.has_idle_server = idle.get
+
+    async def begin(model: str) -> None:
+        await gate.begin(model)
+        begun.append(model)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(3):
+            gate.request_began()
+        waiting = [tasks.create_task(begin(model)) for model in ("there", "cold", "elsewhere", "elsewhere")]
+        await settle()
+        assert begun == ["elsewhere"], "the second comes once the fleet counts the first; where nobody has the model requests are counted"
+        now_s[0] += 0.01
+        gate.request_ended()
+        await settle()
+        assert begun == ["elsewhere", "elsewhere"]
+        idle["there"] = True
+        now_s[0] += 0.01
+        gate.request_ended()
+        await settle()
+        assert begun == ["elsewhere", "elsewhere", "there"]
+        for each in waiting:
+            each.cancel()
+
+
+async def test_in_a_fleet_it_begins_beside_requests_too_once_it_has_waited_for_long_enough() -> None:
+    now_s = [100.0]
+    gate = BackgroundGate(lambda: 3, lambda: now_s[0])
+    gate.has_idle_server = lambda model: False
+    gate.request_began()
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(gate.begin("m"))
+        await settle()
+        assert not waiting.done(), "one request under way at three servers, and it is where the model is"
+        now_s[0] += PATIENCE_S
+        gate.request_began()
+        gate.request_ended()
+        await waiting

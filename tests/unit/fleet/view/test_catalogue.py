@@ -12,7 +12,7 @@ from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.memory import Measured
 from control_plane.fleet.view.catalogue import FleetCatalogue, asked_of_all, best_lines
 from control_plane.triton.ports import Upstream
-from tests.aio import run
+from tests.aio import run, run_in_virtual_time
 from tests.fakes import FakeUpstream, server_of
 from tests.unit.fleet.fleet_bench import LOADING, READY, UNLOADING, FleetBench, model, running
 
@@ -194,3 +194,19 @@ def test_asked_of_all_a_defect_is_no_missing_server() -> None:
     with pytest.raises(ZeroDivisionError):
         run(asked_of_all([server_of(FakeUpstream())], fail))
     assert run(asked_of_all([], fail)) == []
+
+
+def test_a_model_has_an_idle_server_where_one_that_has_it_loaded_does_nothing() -> None:
+    async def main() -> None:
+        bench = FleetBench(servers=2)
+        told = catalogue(bench).has_idle_server
+        assert (told("a"), catalogue(bench).is_loaded("a"), told("no such model")) == (None, False, None)
+        async with running(bench):
+            first, other = await bench.claim("a"), await bench.claim("b")
+            assert (first.server.name, catalogue(bench).is_loaded("a")) == (other.server.name, True)
+            first.release(answered=True)
+            assert (told("a"), told("b")) == (False, False), "it computes for another model"
+            other.release(answered=True)
+            assert (told("a"), told("b")) == (True, True)
+
+    run_in_virtual_time(main())
