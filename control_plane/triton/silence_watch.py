@@ -70,10 +70,9 @@ class SilenceWatch:
         except (DeadlineExceeded, asyncio.CancelledError):
             is_overdue = True
             raise
-        except UpstreamUnavailable:
-            raise
-        except ControlPlaneError:  # an answer of the model's own
-            silence.answered(sent_s, self._now_s())
+        except ControlPlaneError as exc:
+            if not isinstance(exc, UpstreamUnavailable) or exc.is_answer:
+                silence.answered(sent_s, self._now_s())
             raise
         finally:
             del waiting[key]
