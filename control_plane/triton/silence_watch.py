@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import TypeVar
 
 from control_plane.core.endpoints import ONLY
-from control_plane.core.errors import DeadlineExceeded
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import GrpcAnswer
 from control_plane.triton.copy_silence import CopySilence
@@ -37,12 +38,7 @@ class SilenceWatch:
 
     async def watch(self, model: str, sent: Awaitable[AnswerT], suspect: TellSuspect) -> AnswerT:
         """Await an answer; call `suspect` if its model hangs. Raises what `sent` raises."""
-        known = self._models.get(model)
-        if known is None:
-            if len(self._models) >= _MAX_MODELS:
-                self._models.clear()  # bounded: callers may name any model
-            known = self._models[model] = (CopySilence(), {})
-        silence, waiting = known
+        silence, waiting = self._of(model)
         waiting[key := object()] = sent_s = self._now_s()
         is_overdue = True
         try:
@@ -59,9 +55,29 @@ class SilenceWatch:
             raise
         finally:
             del waiting[key]
-            since_s = silence.gave_up(sent_s, self._now_s(), oldest_s=next(iter(waiting.values()), inf)) if is_overdue else None
-            if since_s is not None:
-                suspect(ONLY, model, since_s)
+            if is_overdue:
+                self._gave_up(model, sent_s, suspect)
+
+    @contextmanager
+    def watching(self, model: str, suspect: TellSuspect) -> Iterator[None]:
+        """Watch, for as long as the block lasts, what its caller sends by himself; otherwise as `watch`."""
+        silence, waiting = self._of(model)
+        waiting[key := object()] = sent_s = self._now_s()
+        is_overdue = False
+        try:
+            yield
+            silence.answered(sent_s, self._now_s())
+        except (DeadlineExceeded, asyncio.CancelledError):
+            is_overdue = True
+            raise
+        except ControlPlaneError as exc:
+            if not isinstance(exc, UpstreamUnavailable) or exc.is_answer:
+                silence.answered(sent_s, self._now_s())
+            raise
+        finally:
+            del waiting[key]
+            if is_overdue:
+                self._gave_up(model, sent_s, suspect)
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:
         """Yield the server, the model and the time it was sent of each model's oldest request, if that has
@@ -70,3 +86,17 @@ class SilenceWatch:
         for model, (_, waiting) in self._models.items():
             if (oldest_s := next(iter(waiting.values()), inf)) <= long_ago_s:
                 yield ONLY, model, oldest_s
+
+    def _of(self, model: str) -> tuple[CopySilence, dict[object, float]]:
+        known = self._models.get(model)
+        if known is None:
+            if len(self._models) >= _MAX_MODELS:
+                self._models.clear()  # bounded: callers may name any model
+            known = self._models[model] = (CopySilence(), {})
+        return known
+
+    def _gave_up(self, model: str, sent_s: float, suspect: TellSuspect) -> None:
+        silence, waiting = self._of(model)
+        since_s = silence.gave_up(sent_s, self._now_s(), oldest_s=next(iter(waiting.values()), inf))
+        if since_s is not None:
+            suspect(ONLY, model, since_s)

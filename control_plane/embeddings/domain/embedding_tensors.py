@@ -6,7 +6,8 @@ Source: KServe v2 inference protocol and Triton's binary tensor data extension.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from struct import Struct, error, unpack
 from typing import Any, NamedTuple
 
@@ -31,10 +32,10 @@ _COUNT = Struct("<i")
 _JSON_LENGTH = b"Inference-Header-Content-Length"
 _HEADER_BYTES = re.compile(rb"\r\nInference-Header-Content-Length: *([0-9]{1,18})\r\n", re.IGNORECASE)
 
-_ERRORS: dict[int, type[ControlPlaneError]] = {
+_ERRORS: dict[int, Callable[[str], ControlPlaneError]] = {
     400: InvalidRequest,
     404: ModelNotFound,
-    503: UpstreamUnavailable,
+    503: partial(UpstreamUnavailable, is_answer=True),
     504: DeadlineExceeded,
 }
 """The error that an HTTP status of Triton's means for an embeddings call; UpstreamFailed for all others."""

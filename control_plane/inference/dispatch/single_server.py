@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -159,7 +159,8 @@ class SingleServerDispatch:
             sent = self._begin(call, running)
             attempt: Attempt[None] = Attempt(fault=None)
             try:
-                yield sent.upstream
+                with self._watching(call):
+                    yield sent.upstream
             except ControlPlaneError as exc:
                 attempt.error, attempt.fault = exc, fault_of_error(exc)
                 await self._judge(request, call, sent, attempt, suspect)
@@ -208,6 +209,11 @@ class SingleServerDispatch:
     def _watched(self, send: Send[AnswerT], call: InferCall, suspect: TellSuspect) -> Send[AnswerT]:
         """Return `send`, watched for a model that hangs where somebody can end it."""
         return lambda server, /, *, timeout_s: self.silence.watch(call.model_name, send(server, timeout_s=timeout_s), suspect)
+
+    def _watching(self, call: InferCall) -> AbstractContextManager[None]:
+        """The same for what a caller sends by himself within the block."""
+        suspect = self._servers.suspect
+        return nullcontext() if suspect is None else self.silence.watching(call.model_name, suspect)
 
     def _may_resend(self, fault: Fault, call: InferCall, running: RunningOnOne | None) -> bool:
         """Whether the request may be sent to the next Triton, or once its model has been loaded anew. What else this

@@ -179,6 +179,8 @@ def fault_of_error(error: BaseException) -> Fault:
         case UpstreamUnavailable():
             if error.recall is not None:
                 return fault_of_recall(error.recall.cause)
+            if error.is_answer:
+                return _unavailable(str(error).encode())
             return Fault.NOT_SENT if error.is_not_sent else Fault.CONNECTION_LOST
         case DeadlineExceeded():
             return Fault.TIMED_OUT

@@ -182,6 +182,30 @@ def test_errors_of_tritons_are_told_recorded_and_not_kept(answer: HttpAnswer, er
     with_bench(test)
 
 
+@pytest.mark.parametrize(
+    ("failure", "is_death"),
+    [
+        pytest.param(make_answer(503, b'{"error":"[request id: 7] Exceeds maximum queue size"}'), False, id="a full queue"),
+        pytest.param(make_answer(503, b'{"error":"[request id: 7] Request timeout expired"}'), False, id="expired"),
+        pytest.param(UpstreamUnavailable("Triton closed the connection before it answered"), True, id="a lost connection"),
+    ],
+)
+def test_only_after_a_lost_connection_a_process_may_have_died_under_a_call(failure: object, is_death: bool) -> None:
+    def fail(request: object) -> HttpAnswer:
+        if isinstance(failure, HttpAnswer):
+            return failure
+        assert isinstance(failure, Exception)
+        raise failure
+
+    async def test(bench: Bench) -> None:
+        bench.triton.failure = fail
+        with pytest.raises(UpstreamUnavailable):
+            await bench.embed(b"a")
+        assert bench.inference.dispatch.deaths.watches("m") is is_death
+
+    with_bench(test)
+
+
 def test_who_may_not_or_comes_too_often_is_refused_and_nothing_is_asked() -> None:
     stranger = Principal("team", "key", Scopes((parse_scope("infer:other"),)))
     busy = Principal("busy", "key", Scopes((parse_scope("infer:*"),)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.core.errors import Overloaded, QueryOfDeath, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Overloaded, QueryOfDeath, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.infer_call import SendFailure
 from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.inference.retries.retry_budget import RetryKind
@@ -325,6 +325,50 @@ async def test_who_sends_by_itself_is_refused_after_two_deaths() -> None:
         with pytest.raises(QueryOfDeath):
             await hold("poison")
     await hold("innocent")
+
+
+@pytest.mark.parametrize("sends_by_itself", [True, False])
+async def test_a_model_that_hangs_is_told_of_whoever_sends_and_not_while_it_may_work_on_a_long_request(sends_by_itself: bool) -> None:
+    bench, told = Bench(), list[tuple[str, str, float]]()
+    bench.servers.suspect = lambda *suspected: told.append(suspected)
+    now_s = asyncio.get_running_loop().time
+
+    async def ask(takes_s: float, came: object = OK) -> None:
+        request = Request([came], takes_s)
+        with suppress(ControlPlaneError):
+            if sends_by_itself:
+                async with bench.one.server_for(call("a"), timeout_s=60.0, request=request) as server:
+                    await request.send(server, timeout_s=60.0)
+            else:
+                await bench.one.send(request, call("a"), timeout_s=60.0)
+
+    await ask(0.1)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(ask(4.0))
+        await asyncio.sleep(2.0)
+        assert list(bench.one.silence.awaited()) == [("triton", "a", pytest.approx(now_s() - 2.0))]
+        await ask(0.8, DeadlineExceeded("late"))
+        await ask(0.8, DeadlineExceeded("late"))
+    assert not told, "it was at work on the first one"
+    await ask(0.1)
+    hangs_s = now_s()
+    for _ in range(20):
+        await ask(1.0, DeadlineExceeded("late"))
+    assert told[0] == ("triton", "a", pytest.approx(hangs_s))
+    told.clear()
+    for _ in range(40):
+        await ask(1.0, BROKE_OFF)
+    assert not told, "a lost connection says nothing of the model"
+    for _ in range(20):
+        await ask(1.0, DeadlineExceeded("late"))
+        await ask(1.0, BROKE_OFF)
+    assert told, "nor that it answers"
+    await ask(0.1)
+    told.clear()
+    for _ in range(10):
+        await ask(1.0, DeadlineExceeded("late"))
+        await ask(1.0, UpstreamFailed("the model's own error") if sends_by_itself else make_answer(500, b"the same"))
+    assert not told, "a model that fails requests answers"
 
 
 @pytest.mark.parametrize("may_leave", [True, False])

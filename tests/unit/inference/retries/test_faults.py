@@ -75,6 +75,11 @@ def test_both_protocols_tell_the_same_faults(text: str, http: int | None, grpc: 
         assert fault_in(status_answer(grpc, text)) is fault
 
 
+@pytest.mark.parametrize(("text", "http", "grpc", "fault"), [each for each in TOLD if 503 in each.values])
+def test_an_error_made_of_an_answer_tells_the_same_fault(text: str, http: int, grpc: int, fault: Fault) -> None:
+    assert fault_of_error(UpstreamUnavailable(text, is_answer=True)) is fault
+
+
 def test_what_was_taken_back_tells_why() -> None:
     found = {fault_of_error(UpstreamUnavailable("", recall=Recall(cause))) for cause in RecallCause}
     assert found == {Fault.SERVER_SILENT, Fault.REPLICA_SILENT, Fault.DEAD_STUB}
