@@ -124,8 +124,10 @@ class GatewayCompute:
         self._model_of = model_of
         self._loaded: frozenset[str] | None = None
         """None: no gateway has said what is loaded."""
-        self._computed = set[str]()
-        """Models that were computed since the last look at what is loaded began, so are loaded, too."""
+        self._computed: dict[str, int] = {}
+        """Models that were computed, so are loaded, too, and the number of the look that had begun last: the next one that is
+        answered knows better."""
+        self._looks = 0
         self._is_claiming = asyncio.Event()
         self._turns = itertools.cycle(range(len(self._gateways)))
         self._room = WeightedSemaphore(_HELD_BYTES)
@@ -189,14 +191,17 @@ class GatewayCompute:
 
     async def look(self) -> None:
         """Ask the gateways which models are loaded."""
-        computed = self._computed = set[str]()
+        self._looks += 1
+        number = self._looks
         found = [each for each in await asyncio.gather(*(gateway.loaded() for gateway in self._gateways)) if each is not None]
-        self._loaded = frozenset(computed).union(*found) if found else None
+        if found:  # else what was known holds: while a Triton loads it may not say in time
+            self._loaded = frozenset().union(*found)
+            self._computed = {name: at for name, at in self._computed.items() if at >= number}
 
     def _noted(self, computed: Computed) -> Computed:
         """Note that a model is loaded, if it has answered itself, and no cache for it."""
         if computed.usage is not None and computed.usage.requests > computed.usage.cache_hits:
-            self._computed.add(computed.model)
+            self._computed[computed.model] = self._looks
         return computed
 
     async def close(self) -> None:

@@ -134,14 +134,32 @@ async def test_a_model_that_was_computed_is_hot_at_once_also_if_a_look_began_bef
     assert compute.is_hot("m")
     await compute.look()
     assert not compute.is_hot("m"), "it was unloaded since"
-    gateway.answers_index.clear()
-    async with asyncio.TaskGroup() as tasks:
-        looking = tasks.create_task(compute.look())
-        await settle()
+    for answer in (False, True):
+        gateway.answers_index.clear()
         await compute.compute(job(), b"")
-        gateway.answers_index.set()
-        await looking
-    assert compute.is_hot("m")
+        async with asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(compute.look())
+            await settle()
+            assert compute.is_hot("m"), "while the gateway is asked"
+            if answer:
+                await compute.compute(job(), b"")
+            gateway.answers_index.set()
+            await looking
+        assert compute.is_hot("m") is answer
+
+
+async def test_what_was_known_holds_while_no_gateway_says_what_is_loaded() -> None:
+    gateway = FakeGateway(index=index("a"))
+    compute = GatewayCompute([gateway])
+    await compute.look()
+    await compute.compute(job(), b"")
+    gateway.index = DeadlineExceeded("Triton loads")
+    for _ in range(2):
+        await compute.look()
+        assert [compute.is_hot(name) for name in ("a", "m", "b")] == [True, True, False]
+    gateway.index = index("b")
+    await compute.look()
+    assert [compute.is_hot(name) for name in ("a", "m", "b")] == [False, False, True]
 
 
 async def test_an_answer_from_a_cache_or_a_refusal_says_nothing_of_what_is_loaded() -> None:
