@@ -154,7 +154,7 @@ class InferenceService:
             timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
             if self.region_failover is not None:
                 # Before it is asked for here: while no server answers it leaves at once.
-                running.is_repeatable = self._is_repeatable(running.model_name, route if arm is None else arm.route)
+                running.is_repeatable = self.is_repeatable(running.model_name, route if arm is None else arm.route)
                 here = partial(self.ask, request, running, route) if arm is None else partial(self._ask_arm, request, running, arm)
                 answer = await self.region_failover.answer(request, running, timeout_s, here)
             elif arm is None:
@@ -170,7 +170,7 @@ class InferenceService:
         """Answer a request from the cache or from a server."""
         # No coroutine of its own: every inference would be passed through it.
         scope = None if self._cached is None else self._cached.cache.scope(running.model_name, route, running.principal.tenant)
-        running.is_repeatable = scope is not None or self._is_repeatable(running.model_name, route)
+        running.is_repeatable = scope is not None or self.is_repeatable(running.model_name, route)
         if self._cached is not None and scope is not None:
             return self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
         is_timed = timeout_s != self._default_timeout_s and self.time_left is not None and self.time_left.may_be_wanted(running.model_name)
@@ -200,7 +200,8 @@ class InferenceService:
         request.choose(replace(arm, call=arm.stable).name)
         running.divert(arm.stable)
 
-    def _is_repeatable(self, model: str, route: Route | None) -> bool:
+    def is_repeatable(self, model: str, route: Route | None) -> bool:
+        """Whether computing a request to the model, by this route if any, twice does no harm."""
         if route is not None and route.is_repeatable:
             return True
         if self._cached is not None and self._cached.cache.is_repeatable(model, route):

@@ -227,7 +227,7 @@ class _StreamCall:
             if route is not None:
                 message.readdress(call.model_name, call.model_version)
             running = admitted.authorize(call, named=named.model_name)
-            running.is_repeatable = route is not None and route.is_repeatable
+            running.is_repeatable = inference.is_repeatable(call.model_name, route)
             # Refused here, or what comes after it in its sequence would no longer wait for what came before.
             place = running.permit.enter_room(_RETRY_AFTER_S) if (call.model_name, call.sequence_id) in self._sequences else None
             # It goes on until its answer has been sent (`_end`), which other requests of the stream do not wait for.

@@ -11,7 +11,12 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.admission.waiting_room import WaitingLimits
-from control_plane.core.infer_call import Frontend, Outcome
+from control_plane.cache.domain.eviction import EvictingCache
+from control_plane.cache.response_cache import ResponseCache
+from control_plane.core.fingerprint import Fingerprint
+from control_plane.core.infer_call import Frontend, Outcome, SendFailure
+from control_plane.inference.caching.cached_inference import CachedInference
+from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcAnswer, message_answer, status_answer
 from control_plane.triton.ports import GrpcCall
 from control_plane.triton.server_state import ServerState
@@ -106,6 +111,25 @@ async def test_requests_travel_together_and_answers_come_in_their_order() -> Non
         await settle()
         gate.let("a")
         assert [(await read(call)).infer_response.id for _ in range(3)] == ["a", "b", "c"]
+        await finish(it, call)
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+async def test_after_the_end_of_triton_a_request_goes_to_the_next_where_the_models_responses_are_cached(is_cached: bool) -> None:
+    fingerprints = Fingerprints()
+    fingerprints.change({ORDINARY: Fingerprint(b"%032d" % 1, is_cacheable=is_cached)})
+    cached = CachedInference(ResponseCache(fingerprints, EvictingCache(1 << 20)))
+
+    def end(call: GrpcCall) -> GrpcAnswer:
+        it.servers.lost("Triton has crashed")
+        it.servers.up(FakeUpstream(grpc=FakeGrpc(answer=by_id)))
+        return status_answer(14, "closed", loss=SendFailure.CONNECTION_LOST)
+
+    async with frontend(FakeGrpc(answer=end), cached=cached) as it:
+        call = it.stream()
+        await call.write(request("17"))
+        told = await read(call)
+        assert (told.infer_response.id, told.error_message) == ("17", "" if is_cached else "closed")
         await finish(it, call)
 
 
@@ -280,6 +304,9 @@ class _Fleet:
         self._it.upstream.control.decoupled[name] = is_decoupled
         self._holders[name] = [self._it.upstream]
         self._loaded.set()
+
+    def is_repeatable(self, name: str) -> bool:
+        return False
 
     def servers_of(self, name: str) -> list[ServerState]:
         return [server_of(upstream) for upstream in self._holders.get(name, [])]
