@@ -216,9 +216,7 @@ async def test_in_a_fleet_it_begins_beside_requests_too_once_it_has_waited_for_l
         pytest.param(False, True, 0.1, id="nothing-else-is-known"),
     ],
 )
-async def test_what_callers_interrupt_says_nothing_of_what_theirs_take(
-    self, are_callers: bool, is_interrupted: bool, expected_s: float
-) -> None:
+async def test_what_callers_interrupt_says_nothing_of_what_theirs_take(are_callers: bool, is_interrupted: bool, expected_s: float) -> None:
     frontend = Admission(Tenants(), slots=SlotLimits(9, 9), queue=QueueLimits(), now_s=asyncio.get_running_loop().time)
 
     async def is_preempted(model: str) -> bool:
