@@ -373,31 +373,6 @@ class TestBackground:
             assert waits.done()
         other.release()
 
-    @pytest.mark.parametrize(
-        ("are_callers", "is_interrupted", "expected_s"),
-        [
-            pytest.param(True, True, 0.1, id="callers-interrupt-it"),
-            pytest.param(True, False, 0.2, id="callers-do-not-interrupt-it"),
-            pytest.param(False, True, 0.1, id="nothing-else-is-known"),
-        ],
-    )
-    async def test_what_callers_interrupt_says_nothing_of_what_theirs_take(
-        self, are_callers: bool, is_interrupted: bool, expected_s: float
-    ) -> None:
-        frontend = admission(capacity=9)
-
-        async def is_preempted(model: str) -> bool:
-            return is_interrupted
-
-        below = frontend.in_background(is_preempted)
-        for issued_by, takes_s in ((frontend if are_callers else below, 0.1), (below, 0.5)):
-            permit = issued_by.admit("")
-            assert permit is not None
-            await turn(permit)
-            await asyncio.sleep(takes_s)
-            permit.release()
-        assert frontend.slots.of("m").answer_s(1.0) == pytest.approx(expected_s)
-
     async def test_a_request_that_waits_for_its_turn_is_a_callers_too_until_it_is_shed(self) -> None:
         frontend = admission(capacity=1)
         below = frontend.in_background().admit("")

@@ -6,9 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from control_plane.admission.admission import Admission
 from control_plane.admission.background import BackgroundGate
+from control_plane.admission.concurrency_limiter import SlotLimits
+from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.admission.domain.idle_capacity import PATIENCE_S, PREEMPTED_AT_ONCE, may_begin, may_begin_preempted
 from tests.aio import settle
+from tests.sharing import Tenants
 
 pytestmark = pytest.mark.virtual_time
 
@@ -158,3 +162,27 @@ async def test_what_is_cancelled_leaves_its_turn_to_the_next() -> None:
         tasks[1].cancel()
         await settle()
         assert work.begun == [2]
+
+
+@pytest.mark.parametrize(
+    ("are_callers", "is_interrupted", "expected_s"),
+    [
+        pytest.param(True, True, 0.1, id="callers-interrupt-it"),
+        pytest.param(True, False, 0.2, id="callers-do-not-interrupt-it"),
+        pytest.param(False, True, 0.1, id="nothing-else-is-known"),
+    ],
+)
+async def test_what_callers_interrupt_says_nothing_of_what_theirs_take(are_callers: bool, is_interrupted: bool, expected_s: float) -> None:
+    frontend = Admission(Tenants(), slots=SlotLimits(9, 9), queue=QueueLimits(), now_s=asyncio.get_running_loop().time)
+
+    async def is_preempted(model: str) -> bool:
+        return is_interrupted
+
+    below = frontend.in_background(is_preempted)
+    for issued_by, takes_s in ((frontend if are_callers else below, 0.1), (below, 0.5)):
+        permit = issued_by.admit("")
+        assert permit is not None
+        await permit.acquire_slot("m", cost_units=1.0, deadline_s=1e3)
+        await asyncio.sleep(takes_s)
+        permit.release()
+    assert frontend.slots.of("m").answer_s(1.0) == pytest.approx(expected_s)
