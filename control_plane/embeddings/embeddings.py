@@ -288,7 +288,9 @@ class Embeddings:
             return await self._send(work, inputs, permit)
         except (ModelNotFound, UpstreamUnavailable) as exc:
             if isinstance(exc, UpstreamUnavailable) and not exc.is_not_sent:
-                self._left_s(work.deadline_s)  # a model that knows the deadline says so itself: not to those with more time
+                # Raises DeadlineExceeded where that is over, which equal requests with more time do not share: a model that is told
+                # the deadline answers with an error of its own by then.
+                self._left_s(work.deadline_s)
                 raise
             # The model or its server has just gone and nothing was computed. In a fleet another server has
             # the model, or loads it, so one more try is worth it.

@@ -24,7 +24,7 @@ class Load(Generic[AskedT]):
     client_busy: float
     """CPU seconds of each second that this process used."""
     model: Counted
-    """What Triton has counted of the model meanwhile."""
+    """Triton's own counts of the model over the time of this load."""
     steps: Sequence[tuple[str, Counted]]
     """The same of each model that is a step of it, by name; empty where the model is no ensemble."""
 

@@ -21,7 +21,7 @@ DEADLINE_S = 10.0
 _PATIENCE_S = 2.0
 """Beyond the deadline, until a caller gives up by itself."""
 PAUSE_S = 0.005
-"""Of a caller, after each answer."""
+"""Seconds that a caller pauses after each answer."""
 _AFTER_FAILURE_S = 0.1
 """Before a caller whose connection is lost or who was refused comes again, so that an outage is no flood."""
 _CHANNEL = (

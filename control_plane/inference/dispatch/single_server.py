@@ -211,7 +211,7 @@ class SingleServerDispatch:
         return lambda server, /, *, timeout_s: self.silence.watch(call.model_name, send(server, timeout_s=timeout_s), suspect)
 
     def _watching(self, call: InferCall) -> AbstractContextManager[None]:
-        """The same for what a caller sends by himself within the block."""
+        """Context manager: watch what the dispatcher's caller sends without it in the block for a model that hangs, as `_watched` does."""
         suspect = self._servers.suspect
         return nullcontext() if suspect is None else self.silence.watching(call.model_name, suspect)
 

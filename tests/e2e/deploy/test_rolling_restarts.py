@@ -41,7 +41,7 @@ NOTICE_S = 2.0
 LAG_S = 1.0
 """For which a Service still gives new connections to a pod that ends."""
 PAUSE_S = 0.02
-"""Of a caller, after each answer: it is the restarts that are tested, not the load."""
+"""Seconds that a caller pauses after each answer: it is the restarts that are tested, not the load."""
 PROTOCOLS = ("http", "grpc")
 KINDS = ((REPEATABLE, models.REPEATABLE_MODEL), (ONCE, models.ONCE_MODEL))
 

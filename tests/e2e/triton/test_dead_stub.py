@@ -26,7 +26,7 @@ _SOON_S = 5.0
 """A model is back within this time on a machine that has nothing else to do."""
 _CALLERS, _DEADLINE_MS = 4, 300
 _PAUSE_S = 0.1
-"""Of a caller, after each answer: it is the revival that is tested, not the load."""
+"""Seconds that a caller pauses after each answer: it is the revival that is tested, not the load."""
 
 _SLEEPER = """
 import time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LEAST: dict[str, dict[str, object]] = {"tenants": {}, "routes": {"model": "m"}, "prices": {"from_s": 0, "per_unit": 0.5, "currency": "EUR"}}
-"""What must be given."""
+"""The fields without which no such object can be made."""
 DEFAULTS: dict[str, dict[str, object]] = {
     "tenants": {
         "requests_per_s": None,

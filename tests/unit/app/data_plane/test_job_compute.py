@@ -35,7 +35,7 @@ BINARY = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"parameters":{"b
 
 
 def says(request: HttpRequest) -> HttpAnswer:
-    """What a model says: a tensor in binary form, or an error."""
+    """Answer as a model: with a tensor in binary form, or with an error."""
     if b"fail" in request.target:
         return make_answer(400, b'{"error":"wrong shape"}')
     return make_answer(200, b'{"outputs":[]}\x00\x01\xff', headers=[(b"Inference-Header-Content-Length", b"14")])

@@ -26,7 +26,7 @@ class FakeGateway:
     is_frozen: bool = False
     times_live: int = 0
     index: HttpAnswer | Exception = field(default_factory=lambda: make_answer(404))
-    """What it answers of which models are loaded."""
+    """Its answer to who asks which models are loaded."""
     answers_index: asyncio.Event = field(default_factory=asyncio.Event)
     times_indexed: int = 0
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2.connection import Http2Connection
 from control_plane.protocols.http2.frames import Setting
-from control_plane.protocols.http2.headers import Fields, KnownBlocks, encode_fields
+from control_plane.protocols.http2.headers import NO_TABLE, Fields, KnownBlocks, encode_fields
 from control_plane.protocols.http2.limits import Http2Limits
 from control_plane.protocols.http2.stream import Stream, WholeAnswer, WholeCall
 
@@ -80,6 +80,19 @@ class End:
         end.take()
         end.connection.receive(h2.PREFACE)
         return end
+
+    def take_first(self, body: bytes, *, acknowledged: bool = True, no_table: bool = True, answered: bool = True) -> None:
+        """Have a server receive a first call, on stream 1, by the ordinary path; its frames and its listener are forgotten."""
+        self.connection.receive(h2.settings_frame({}) + (h2.SETTINGS_ACK if acknowledged else b""))
+        head = (NO_TABLE if no_table else b"") + encode_fields(HEAD)
+        self.connection.receive(frame(h2.HEADERS, h2.END_HEADERS, 1, head) + data(1, body, ends=True))
+        stream = self.calls[0].stream
+        assert stream is not None
+        if answered:
+            self.connection.consumed(stream, len(body))
+            self.connection.send_headers(stream, encode_fields(ANSWER), ends=True)
+        self.take()
+        self.calls.clear()
 
     @staticmethod
     def client(limits: Http2Limits = LIMITS) -> End:

@@ -9,8 +9,8 @@ import pytest
 
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2.frames import Code, Http2Error
-from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
-from tests.unit.protocols.http2.http2_ends import ANSWER, HEAD, LIMITS, End, data, frame, headers
+from control_plane.protocols.http2.headers import encode_fields
+from tests.unit.protocols.http2.http2_ends import HEAD, LIMITS, End, data, frame, headers
 
 BLOCK = encode_fields(HEAD)
 BODY = b"message"
@@ -31,21 +31,13 @@ class Late:
         return self.trailers
 
 
-def opened(late: Late, *, acknowledged: bool = True, no_table: bool = True, answered: bool = True) -> End:
-    """A server that has received a first call, on stream 1, by the ordinary path."""
+def opened(late: Late, **so_far: bool) -> End:
+    """A server that has received a first call (`End.take_first`), which was not late."""
     end = End.server(refuse_head=late)
-    end.connection.receive(h2.settings_frame({}) + (h2.SETTINGS_ACK if acknowledged else b""))
-    first, late.trailers = late.trailers, None
-    end.connection.receive(frame(h2.HEADERS, h2.END_HEADERS, 1, (NO_TABLE if no_table else b"") + BLOCK) + data(1, BODY, ends=True))
-    stream = end.calls[0].stream
-    assert stream is not None
-    if answered:
-        end.connection.consumed(stream, len(BODY))
-        end.connection.send_headers(stream, encode_fields(ANSWER), ends=True)
-    end.take()
-    late.trailers = first
+    trailers, late.trailers = late.trailers, None
+    end.take_first(BODY, **so_far)
+    late.trailers = trailers
     late.asked.clear()
-    end.calls.clear()
     return end
 
 

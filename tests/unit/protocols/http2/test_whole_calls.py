@@ -9,7 +9,7 @@ import pytest
 
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2.frames import Code, Http2Error, Setting
-from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
+from control_plane.protocols.http2.headers import encode_fields
 from control_plane.protocols.http2.limits import Http2Limits
 from control_plane.protocols.http2.stream import MAX_WHOLE_BYTES, WholeAnswer, WholeCall
 from tests.unit.protocols.http2.http2_ends import ANSWER, HEAD, LIMITS, End, data, frame, headers
@@ -37,19 +37,11 @@ class Known:
         return self.answer
 
 
-def opened(known: Known, limits: Http2Limits = LIMITS, *, acknowledged: bool = True, no_table: bool = True, answered: bool = True) -> End:
-    """A server that has received a first call, on stream 1, by the ordinary path."""
+def opened(known: Known, limits: Http2Limits = LIMITS, **so_far: bool) -> End:
+    """A server that has received a first call (`End.take_first`)."""
     end = End.server(limits, answer_verbatim=known)
-    end.connection.receive(h2.settings_frame({}) + (h2.SETTINGS_ACK if acknowledged else b""))
-    end.connection.receive(frame(h2.HEADERS, h2.END_HEADERS, 1, (NO_TABLE if no_table else b"") + BLOCK) + data(1, BODY, ends=True))
-    stream = end.calls[0].stream
-    assert stream is not None
-    if answered:
-        end.connection.consumed(stream, len(BODY))
-        end.connection.send_headers(stream, encode_fields(ANSWER), ends=True)
-    end.take()
+    end.take_first(BODY, **so_far)
     known.asked.clear()
-    end.calls.clear()
     return end
 
 
