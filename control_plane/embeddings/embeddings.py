@@ -19,16 +19,16 @@ from control_plane.admission.permit import Permit
 from control_plane.cache.keys import CacheScope
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.algorithms.steps import Steps
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, ModelNotFound, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, UpstreamUnavailable
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.tensor import Tensor
-from control_plane.embeddings.batches_in_parts import BatchesInParts, PartOf
 from control_plane.embeddings.copies import MAX_TEXTS, CopyableEmbeddings
+from control_plane.embeddings.dispatched_batches import DispatchedBatches, PartOf
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, read_embedded_text
 from control_plane.embeddings.domain.openai_request import EmbeddingsRequest
 from control_plane.embeddings.domain.text_model import TextModel
-from control_plane.embeddings.text_batches import MAX_BATCHES_IN_FLIGHT, BatchServer, TextBatches
+from control_plane.embeddings.text_batches import MAX_BATCHES_IN_FLIGHT, TextBatches
 from control_plane.embeddings.text_models import TextModels
 from control_plane.inference.caching.singleflight import Singleflight
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
@@ -87,19 +87,8 @@ class _Computation:
     deadline_s: float
 
     def costing(self, inputs: Sequence[bytes]) -> InferCall:
-        """A call that costs as much as computing the embeddings of `inputs`."""
-        return _call(self.call.model_name, inputs, are_tokens=self.are_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """Inputs that are computed for one call, as a request under which processes may die
-    (`inference/retries/queries_of_death`)."""
-
-    inputs: Sequence[bytes]
-
-    def content(self, call: InferCall) -> Sequence[bytes]:
-        return self.inputs
+        """A call to the same model that costs as much as computing the embeddings of `inputs`."""
+        return _call(self.call.model_name, self.call.model_version, inputs, are_tokens=self.are_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +111,7 @@ class Embeddings:
         models: TextModels,
         cache: ResponseCache,
         default_timeout_s: float,
-        part_of: PartOf | None = None,
+        part_of: PartOf,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`part_of` makes the requests to parts of sharded models, which only a fleet has. `now_s` is the loop's time."""
@@ -153,9 +142,10 @@ class Embeddings:
             admitted = begun.admit() or await begun.admit_when_synced()
             wanted = await run_in_steps(request.read())
             admitted.model_name = wanted.model
-            named = _call(wanted.model, wanted.inputs, are_tokens=wanted.are_tokens)
+            named = _call(wanted.model, "", wanted.inputs, are_tokens=wanted.are_tokens)
             call, route, arm = self._inference.resolve(named, request.principal, request)
             running = admitted.authorize(call, named=wanted.model)
+            running.is_repeatable = True  # an embedding is a function of its text
             deadline_s = self._now_s() + timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
             if arm is None:
                 embedded = await self._embed(request, wanted, running, route, deadline_s)
@@ -172,7 +162,6 @@ class Embeddings:
         shadow = self._inference.shadow
         if route is None or shadow is None or not embedded.rows:
             return
-        running.is_repeatable = True
         call = CopyableEmbeddings(self._models, running.call, wanted.inputs, wanted.are_tokens)
         shadow.offer(route, call, running, embedded.rows[:MAX_TEXTS])
 
@@ -192,7 +181,6 @@ class Embeddings:
         self, request: EmbeddingsCall, wanted: EmbeddingsRequest, running: AuthorizedRequest, arm: Arm, deadline_s: float
     ) -> EmbeddingsAnswer:
         """Embed all inputs by the model that a route's target is; the route's own model stands in for one that fails."""
-        running.is_repeatable = True
         try:
             embedded = await self._embed(request, wanted, running, arm.route, deadline_s)
         except ControlPlaneError as exc:
@@ -285,40 +273,19 @@ class Embeddings:
         if self._inference.time_left is not None:
             self._inference.time_left.tell(permit, work.call.model_name)
         try:
-            return await self._send(work, inputs, permit)
-        except (ModelNotFound, UpstreamUnavailable) as exc:
-            if isinstance(exc, UpstreamUnavailable) and not exc.is_not_sent:
-                # Raises DeadlineExceeded where that is over, which equal requests with more time do not share: a model that is told
-                # the deadline answers with an error of its own by then.
-                self._left_s(work.deadline_s)
-                raise
-            # The model or its server has just gone and nothing was computed. In a fleet another server has
-            # the model, or loads it, so one more try is worth it.
-            return await self._send(work, inputs, permit)
-
-    async def _send(self, work: _Computation, inputs: Sequence[bytes], permit: Permit) -> list[EmbeddedText]:
-        timeout_s = self._left_s(work.deadline_s)
-        catalogue = self._inference.dispatch.catalogue
-        if self._part_of is not None and catalogue is not None and catalogue.told_config(work.call.model_name):
-            work.running.estimate_cost(work.costing(inputs))
-            with BatchesInParts(self._inference, work.running, self._part_of, at_once=MAX_BATCHES_IN_FLIGHT) as parts:
-                return await self._batches(work, parts, permit).compute(inputs)
-        async with self._inference.dispatch.server_for(
-            work.call, timeout_s=timeout_s, running=work.running, request=_Inputs(inputs)
-        ) as server:
-            work.running.estimate_cost(work.costing(inputs))
-            batches = self._batches(work, server, permit)
-            try:
+            with self._sender(work) as sender:
+                batches = TextBatches(
+                    sender, work.call, work.text_model, work.are_tokens, lambda: self._left_s(work.deadline_s), permit, permit.yields
+                )
                 return await batches.compute(inputs)
-            finally:
-                # Also after an error: batches that were sent are charged, those that were not are not.
-                work.running.mark_sent_in_parts(batches.sent / len(inputs), MAX_BATCHES_IN_FLIGHT)
+        except UpstreamUnavailable:
+            # Raises DeadlineExceeded where that is over, which equal requests with more time do not share: a model that is told
+            # the deadline answers with an error of its own by then.
+            self._left_s(work.deadline_s)
+            raise
 
-    def _batches(self, work: _Computation, server: BatchServer, permit: Permit) -> TextBatches:
-        def left_s() -> float:
-            return self._left_s(work.deadline_s)
-
-        return TextBatches(server, work.call, work.text_model, work.are_tokens, left_s, permit, yields=permit.yields)
+    def _sender(self, work: _Computation) -> DispatchedBatches:
+        return DispatchedBatches(self._inference, work.running, self._part_of, work.costing, at_once=MAX_BATCHES_IN_FLIGHT)
 
     def _count(self, embedded: EmbeddingsAnswer) -> None:
         """Count hits and misses by text, not by call, since texts are what the cache holds."""
@@ -338,14 +305,14 @@ class Embeddings:
         return left_s
 
 
-def _call(name: str, inputs: Sequence[bytes], *, are_tokens: bool) -> InferCall:
+def _call(name: str, version: str, inputs: Sequence[bytes], *, are_tokens: bool) -> InferCall:
     """An inference call of the same cost as embedding `inputs`; rows of tokens are padded to the longest
     row."""
     size = sum(map(len, inputs))
     if are_tokens:
         longest = max(map(len, inputs)) // 8
-        return InferCall(name, "", "", (Tensor("", "INT64", (len(inputs), longest)),), elements=size // 8)
-    return InferCall(name, "", "", (Tensor("", "BYTES", (len(inputs), 1)),), text_bytes=size, elements=len(inputs))
+        return InferCall(name, version, "", (Tensor("", "INT64", (len(inputs), longest)),), elements=size // 8)
+    return InferCall(name, version, "", (Tensor("", "BYTES", (len(inputs), 1)),), text_bytes=size, elements=len(inputs))
 
 
 def _check(wanted: EmbeddingsRequest, model: TextModel) -> None:

@@ -15,6 +15,7 @@ from perf.chaos.faults import processes, stores
 from perf.chaos.scene import Act
 
 _NOTHING = "nothing"
+_CALLERS = 10
 _E2E = "tests/e2e"
 _QUICK = f"{_E2E}/perf/test_perf.py::test_scenario"
 """Carries out some drills by itself, each in a second."""
@@ -44,7 +45,7 @@ class Drill:
     """From the fault until the last request is sent that takes longer than a second, at most."""
     longest_repeatable_s: float = math.inf
     """That an answer to a request takes that may be computed twice, at most."""
-    callers: int = 8
+    callers: int = _CALLERS
     deadline_s: float = DEADLINE_S
     is_overload: bool = False
 
@@ -54,7 +55,6 @@ class Drill:
         return "_".join("".join(each if each.isalnum() else " " for each in self.name.lower()).split())
 
 
-_CALLERS = 8
 _THIRD = "one of three servers"
 _OVERLOAD = "3 times what a model can do for 60 s, both protocols"
 
@@ -79,6 +79,11 @@ DRILLS = {
             "stub dies", "three servers", processes.kill_a_stub, "kill -9 of the Python process of one of three replicas",
             "what may not be computed twice fails if it was there; no other request", f"{_E2E}/triton/test_dead_stub.py::"
             "test_all_that_fits_is_loaded_at_the_start_and_a_stub_that_dies_is_replaced",
+        ),
+        Drill(
+            "stub of a text model dies", "three servers", processes.kill_a_text_stub,
+            "the same of a replica that `/v1/embeddings` asks", "nothing", f"{_E2E}/fleet/test_faults.py::"
+            "test_embeddings_are_computed_by_another_replica_where_a_stub_or_a_triton_dies_under_them",
         ),
         Drill(
             "stub freezes", "three servers", processes.freeze_a_stub, "SIGSTOP of the Python process of one of three replicas for 12 s",

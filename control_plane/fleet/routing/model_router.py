@@ -191,10 +191,9 @@ class ModelRouter:
             silence = self._silences[reservation.server.name][reservation.replica.model]
             silence.answered(reservation.started_s, self.state.now_s())
 
-    def gave_up(self, reservation: Reservation, *, may_be_failure: bool = True) -> None:
-        """Note that a request was not answered in time, or that its caller has left; whether that may be the server's failure."""
-        if may_be_failure:
-            self.state.ejection.gave_up(reservation)
+    def gave_up(self, reservation: Reservation) -> None:
+        """Note that a request was not answered in time, or that its caller has left."""
+        self.state.ejection.gave_up(reservation)
         self.state.doubts.gave_up(reservation)
         server, replica = reservation.server.name, reservation.replica
         if self.suspect is None or not reservation.is_current or replica.state is not ModelState.READY:

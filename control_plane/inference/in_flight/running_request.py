@@ -90,10 +90,11 @@ class RunningRequest:
     )
 
     def __init__(
-        self, registry: RequestRegistry, frontend: Frontend, principal: Principal, started_s: float, unparsed: UnparsedRequest
+        self, registry: RequestRegistry, frontend: Frontend, principal: Principal, started_s: float, unparsed: UnparsedRequest | None
     ) -> None:
+        """Without `unparsed` it is a part of another request."""
         self._registry = registry
-        self.unparsed: UnparsedRequest | None = unparsed
+        self.unparsed = unparsed
         """The request as its frontend holds it; dropped once it is parsed and authorised, since it holds the body."""
         self._goes_on = self._has_flight = self._has_left = False
         self._held_permit: Permit | None = None
@@ -141,6 +142,12 @@ class RunningRequest:
         admitted: AdmittedRequest = self  # type: ignore[assignment]  # `cast` would be a call for each request
         admitted.__class__ = AdmittedRequest
         admitted.permit = self._held_permit = permit
+        return admitted
+
+    def admitted_within(self, whole: AdmittedRequest) -> AdmittedRequest:
+        """Make the request an admitted one by the permit of `whole`, which goes on holding it."""
+        admitted = self.admitted_by(whole.permit)
+        self._held_permit = None
         return admitted
 
     def set_requested(self, call: InferCall, *, named: str) -> None:

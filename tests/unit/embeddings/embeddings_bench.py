@@ -28,7 +28,7 @@ from control_plane.triton.servers import Servers
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state
-from tests.fakes.triton.text_model import FakeTextModel
+from tests.fakes.triton.text_model import FakeTextModel, no_parts
 from tests.fakes.triton.unparsed_request import FakeUnparsedRequest
 
 HIT, MISS, JOINED, BYPASS = CacheStatus.HIT, CacheStatus.MISS, CacheStatus.JOINED, CacheStatus.BYPASS
@@ -114,6 +114,7 @@ class Bench:
             models=TextModels(SingleServerDispatch(self.servers), self.fingerprints, rights.access, now_s=now_s),
             cache=self.cache,
             default_timeout_s=30.0,
+            part_of=no_parts,
             now_s=now_s,
         )
         self.service.begin(tasks)
