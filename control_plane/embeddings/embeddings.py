@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from control_plane.admission.permit import Permit
 from control_plane.cache.keys import CacheScope
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.algorithms.steps import Steps
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, UpstreamUnavailable
+from control_plane.core.errors import DeadlineExceeded, InvalidRequest, UpstreamUnavailable
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.tensor import Tensor
@@ -181,16 +181,15 @@ class Embeddings:
         self, request: EmbeddingsCall, wanted: EmbeddingsRequest, running: AuthorizedRequest, arm: Arm, deadline_s: float
     ) -> EmbeddingsAnswer:
         """Embed all inputs by the model that a route's target is; the route's own model stands in for one that fails."""
-        try:
-            embedded = await self._embed(request, wanted, running, arm.route, deadline_s)
-        except ControlPlaneError as exc:
-            if not self._inference.fallback.observe_and_may_fall_back(arm, exc, running, deadline_s):
-                raise
-        else:
-            self._inference.fallback.observe_and_may_fall_back(arm, embedded, running, deadline_s)
-            return embedded
-        running.divert(arm.stable)
-        return await self._embed(request, wanted, running, arm.route, deadline_s)
+
+        def embed(left_s: float) -> Awaitable[EmbeddingsAnswer]:
+            return self._embed(request, wanted, running, arm.route, deadline_s)
+
+        def embed_by_stable(left_s: float) -> Awaitable[EmbeddingsAnswer]:
+            running.divert(arm.stable)
+            return embed(left_s)
+
+        return await self._inference.fallback.answer(arm, running, deadline_s, embed, embed_by_stable)
 
     async def _computed(self, work: _Computation, wanted: EmbeddingsRequest, status: CacheStatus | None) -> EmbeddingsAnswer:
         inputs = [*dict.fromkeys(wanted.inputs)]  # each text once, in order, however often the call repeats it
