@@ -18,12 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.fleet.test_fleet import loaded
-from tests.e2e.fleet.test_fleet_failures import counted, triton_of
+from tests.e2e.fleets import counted, loaded
 from tests.e2e.nodes import EMBEDDED, fleet_on
+from tests.e2e.processes import stubs_of, triton_of
 from tests.e2e.raw_http import exchange, read_answer, status
 from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, living, wait_for
-from tests.e2e.triton.test_dead_stub import stubs_of
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -17,7 +17,7 @@ from control_plane.host.memory.gpu_memory import GpuMemory
 from control_plane.models.adapters.profile import ask_libraries
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import Start
-from tests.e2e.fleet.test_fleet import answer_of, ask, loaded, shown
+from tests.e2e.fleets import answer_of, ask, loaded, shown
 from tests.e2e.nodes import PLACES, fleet_on
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.tidegate import LONG_S, Tidegate, proc_files, run_cli, wait_for
