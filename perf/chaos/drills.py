@@ -188,13 +188,13 @@ DRILLS = {
             "a region dies", "two regions", processes.kill_a_region,
             "kill -9 of a region's gateway while another region's only Triton is frozen for 2.5 s more, and a start then",
             "what may not be computed twice fails if it was there; the rest waits for a Triton",
-            _QUICK, callers=4,
+            _QUICK, callers=5,
         ),
         Drill(
             "a region freezes", "two regions", processes.freeze_a_region,
             "SIGSTOP of a region's gateway for 5 s, while another region's only Triton is frozen for the first half",
             "requests there are given up on after two seconds: what may not be computed twice fails, the rest waits for a Triton",
-            f"{_E2E}/regions/test_regions.py::test_requests_at_a_region_that_freezes_are_given_up_on", callers=4,
+            f"{_E2E}/regions/test_regions.py::test_requests_at_a_region_that_freezes_are_given_up_on", callers=5,
         ),
         Drill(
             "Redis dies", "two gateways", stores.kill_redis, "kill -9 of the one with the state, and a start 6 s later",

@@ -17,10 +17,9 @@ from perf.chaos.run import Run
 from perf.chaos.sites.sites import QUIET, Site
 
 _EMBEDDINGS = "embeddings"
-_TEXTS = (_EMBEDDINGS, REPEATABLE, TEXT_MODEL)
 _WAYS = [
     *((protocol, kind, model) for protocol in CALLERS for kind, model in ((REPEATABLE, REPEATABLE_MODEL), (ONCE, ONCE_MODEL))),
-    _TEXTS,
+    (_EMBEDDINGS, REPEATABLE, TEXT_MODEL),
 ]
 """Protocol, kind and model of the harmless callers."""
 _BEFORE_S = 1.0
@@ -108,9 +107,9 @@ async def carry_out(act: Act, site: Site, *, callers: int, deadline_s: float, sc
 
 
 def harmless_callers(scene: Scene, count: int) -> Iterator[tuple[Caller, list[Asked]]]:
-    """In all ways, spread over the gateways; what embeds texts does not leave its region."""
+    """In all ways, spread over the gateways."""
     gateways = range(len(scene.site.gateways))
-    ways = itertools.cycle(itertools.product([way for way in _WAYS if way != _TEXTS or not scene.site.regions], gateways))
+    ways = itertools.cycle(itertools.product(_WAYS, gateways))
     for (protocol, kind, model), gateway in itertools.islice(ways, count):
         order = (gateway, *(other for other in gateways if other != gateway))
         yield Either([scene.caller(protocol, each) for each in order]), [Asked(kind, model, deadline_s=scene.deadline_s)]

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import ControlPlaneError
@@ -75,7 +75,7 @@ class SingleServerDispatch:
         self.retries = RetryBudget(now_s=now_s)
         self.deaths = QueriesOfDeath(now_s=now_s)
         self.silence = SilenceWatch(now_s)
-        self.may_leave: Callable[[object], bool] = lambda running: False
+        self.may_leave: Callable[[Any], bool] = lambda running: False
         """Whether another region could take a request that Triton was not sent, which then does not wait for the next Triton."""
         self._stub_deaths = StubDeaths()
         self._reserved_idle: set[str] = set()

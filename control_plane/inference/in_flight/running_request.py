@@ -58,6 +58,7 @@ class RunningRequest:
         "_has_left",
         "_held_permit",
         "_registry",
+        "batch_of",
         "call",
         "client_status",
         "computed_rows",
@@ -99,6 +100,8 @@ class RunningRequest:
         self._goes_on = self._has_flight = self._has_left = False
         self._held_permit: Permit | None = None
         """The permit that is released at the request's end."""
+        self.batch_of: AuthorizedRequest | None = None
+        """The request some of whose rows it is for; None for all others."""
         self.frontend = frontend
         self.principal = principal
         self.is_counted = True
@@ -144,10 +147,10 @@ class RunningRequest:
         admitted.permit = self._held_permit = permit
         return admitted
 
-    def admitted_within(self, whole: AdmittedRequest) -> AdmittedRequest:
+    def admitted_within(self, whole: AuthorizedRequest) -> AdmittedRequest:
         """Make the request an admitted one by the permit of `whole`, which goes on holding it."""
         admitted = self.admitted_by(whole.permit)
-        self._held_permit = None
+        self._held_permit, self.batch_of = None, whole
         return admitted
 
     def set_requested(self, call: InferCall, *, named: str) -> None:

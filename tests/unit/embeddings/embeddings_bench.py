@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from control_plane.admission.admission import Admission
@@ -44,6 +44,10 @@ class Request(FakeUnparsedRequest):
     accepts_cached_answers: bool = True
     principal: Principal = ANONYMOUS
     frontend: Frontend = Frontend.HTTP
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    def field(self, name: str) -> str | None:
+        return self.fields.get(name)
 
     def read(self) -> Steps[EmbeddingsRequest]:
         yield

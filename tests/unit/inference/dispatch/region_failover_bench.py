@@ -52,6 +52,7 @@ class Running:
     is_computed_in_part: bool = False
     sent_s: float | None = None
     model_name: str = "m"
+    batch_of: Running | None = None
     left: int = 0
 
     def leave_region(self) -> None:
