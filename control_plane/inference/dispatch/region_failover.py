@@ -139,11 +139,9 @@ class RegionFailover:
     ) -> AnswerT:
         """Have a request answered in another region that was taken back from servers that say nothing, or from the queue; here after all,
         if nobody does."""
+        await running.cancelled_flight_ended()  # it would take the permit with it that is to be exchanged
         answer = await self._leave(request, running, deadline_s)
-        if answer is not None:
-            return answer
-        running.leave_region()  # once more: a flight that went on for others, and is joined again, may have ended meanwhile
-        return await self._while_silent(request, running, deadline_s, here)
+        return answer if answer is not None else await self._while_silent(request, running, deadline_s, here)
 
     async def _while_silent(
         self, request: SendableOn[AnswerT], running: AuthorizedRequest, deadline_s: float, here: Callable[[float], Awaitable[AnswerT]]
@@ -161,6 +159,7 @@ class RegionFailover:
                             return answer
             finally:
                 place.leave()
+        running.leave_region()  # once more: a flight that went on for others, and is joined again, may have ended meanwhile
         return await here(deadline_s - self._now_s())
 
     async def _leave(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from math import inf
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from control_plane.admission.permit import Permit
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
@@ -64,6 +65,7 @@ class RunningRequest:
         "computed_rows",
         "continues_at_triton",
         "expected_units",
+        "flight",
         "frontend",
         "is_cache_hit",
         "is_computed_in_part",
@@ -98,6 +100,8 @@ class RunningRequest:
         self.unparsed = unparsed
         """The request as its frontend holds it; dropped once it is parsed and authorised, since it holds the body."""
         self._goes_on = self._has_flight = self._has_left = False
+        self.flight: asyncio.Task[Any] | None = None
+        """The flight to which the request has given its permit."""
         self._held_permit: Permit | None = None
         """The permit that is released at the request's end."""
         self.batch_of: AuthorizedRequest | None = None
@@ -267,6 +271,11 @@ class AuthorizedRequest(AdmittedRequest):
         self._held_permit, self._has_flight = None, True
         return self.permit
 
+    async def cancelled_flight_ended(self) -> None:
+        """Wait until the flight has ended that holds the permit, if it is being cancelled, as nobody waits for it any more."""
+        if self._has_flight and self.flight is not None and self.flight.cancelling():
+            await asyncio.wait((self.flight,))
+
     @property
     def is_queued(self) -> bool:
         """Whether the request leads a flight that is still queued for its model's slot."""
@@ -306,7 +315,7 @@ class AuthorizedRequest(AdmittedRequest):
     def flight_ended(self) -> None:
         """Called when the flight that holds this request's permit has ended."""
         self.permit.release(sent_s=self.computed_since_s())
-        self._has_flight = False
+        self._has_flight, self.flight = False, None
         if self._has_left:
             self._registry.end(self)
 

@@ -12,6 +12,7 @@ from control_plane.core.infer_call import Outcome
 from control_plane.embeddings.embeddings import EmbeddingsAnswer, SendableEmbeddingsCall
 from control_plane.inference.dispatch.region_failover import OtherRegions, RegionFailover
 from control_plane.protocols.http1 import HttpAnswer, make_answer
+from tests.aio import settle
 from tests.fakes.triton.text_model import embedding_of
 from tests.unit.embeddings.embeddings_bench import Bench, texts, vectors, with_bench
 
@@ -29,7 +30,7 @@ class Regions:
     def asked(self) -> None: ...
 
     def would_take(self, running: Any, *, left_s: float) -> bool:
-        return True
+        return self.answer is not None
 
     async def ask(self, request: Any, running: Any, *, left_s: float, is_model_missing: bool) -> HttpAnswer | None:
         self.asked_for.append(request)
@@ -102,5 +103,26 @@ def test_another_regions_call_is_a_guest_which_never_leaves() -> None:
         assert not regions.asked_for
         assert bench.inference.region_failover is not None
         assert bench.inference.region_failover.guests == 2
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize("is_cacheable", [True, False])
+@pytest.mark.parametrize("answer", [THEIRS, None])
+def test_callers_that_are_taken_back_from_a_silent_triton_are_answered(answer: HttpAnswer | None, is_cacheable: bool) -> None:
+    async def test(bench: Bench) -> None:
+        bench.load(is_cacheable=is_cacheable)
+        regions = Regions(answer)
+        know(bench, regions)
+        bench.upstream.http.calls.hold()
+        loop = asyncio.get_running_loop()
+        asking = [loop.create_task(embed(bench, b"a")) for _ in range(3)]
+        await settle()
+        bench.servers.fell_silent()
+        loop.call_later(1.0, bench.servers.heard)
+        loop.call_later(1.0, bench.upstream.http.calls.may_answer.set)
+        for each in await asyncio.gather(*asking):
+            assert each is THEIRS if answer else isinstance(each, EmbeddingsAnswer)
+        assert bench.recorder.outcomes == [Outcome.ANSWERED] * 3
 
     with_bench(test)

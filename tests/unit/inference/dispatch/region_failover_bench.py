@@ -55,6 +55,8 @@ class Running:
     batch_of: Running | None = None
     left: int = 0
 
+    async def cancelled_flight_ended(self) -> None: ...
+
     def leave_region(self) -> None:
         self.left += 1
 
