@@ -122,7 +122,7 @@ class OpenaiHttp:
             if self._batches is None:
                 raise RouteNotFound("files and batches are switched off on this server (TIDEGATE_JOBS)")
             answering = self._batches.answer(request, route, principal)
-            if request.stream is None or principal is ANONYMOUS:
+            if principal is ANONYMOUS:
                 return await answering
             return await watched(answering, self._rights.watch(principal, partial(reauthenticate, self._access, request)))
         return await self._tell_models(route.model_name, principal)
