@@ -296,7 +296,8 @@ class Worker:
             while tapped := self._services.events.tenant_tap.take():
                 self._link.send(TenantsTold([*tapped]))
                 await asyncio.sleep(0)
-            self._link.send(Alive(tuple(self._data_plane.awaited()), tuple(self._data_plane.given_up())))
+            plane = self._data_plane
+            self._link.send(Alive(tuple(plane.awaited()), tuple(plane.given_up()), tuple(plane.streaming())))
 
     def _counts(self) -> RequestCounts:
         return replace(self._data_plane.counts(), events=self._services.events.counts())

@@ -139,6 +139,8 @@ class _StreamCall:
         self._decoupled: dict[Upstream, GrpcStream] = {}
         """Streams to the servers of the decoupled models that were called, by server."""
         self._opening = asyncio.Lock()  # two requests must not open two streams to the same server
+        self._shown = dict[str, GrpcStream]()
+        """Decoupled models, each with the registered stream on which they answer, as a sign that they compute."""
         self._reservations: dict[str, tuple[Upstream, str]] = {}
         """For each decoupled model its server, with the server's name; the reservation is held until the call
         ends."""
@@ -352,6 +354,10 @@ class _StreamCall:
     async def _send_decoupled(self, asked: StreamRequest, server: Upstream, tasks: asyncio.TaskGroup) -> None:
         async with self._opening:
             stream = self._decoupled.get(server) or await self._open_decoupled(server, tasks)
+        model = asked.call.model_name
+        if self._shown.get(model) is not stream:
+            self._shown[model] = stream
+            self._held.callback(self._relay.inference.dispatch.streams.add(asked.running.server, model, stream))
         asked.running.sent(asked.running.server)
         asked.running.continues_at_triton = True
         await stream.send(asked.message.frame)

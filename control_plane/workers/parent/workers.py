@@ -340,8 +340,8 @@ class Workers:
     def _take(self, number: int, worker: WorkerHandle, message: FromWorker, pending: PendingChanges) -> None:
         worker.messages += 1
         match message:
-            case Alive(awaited, given_up):
-                worker.awaited, worker.given_up = awaited, given_up
+            case Alive(awaited, given_up, streaming):
+                worker.awaited, worker.given_up, worker.streaming = awaited, given_up, streaming
                 if self._fleet is not None:
                     self._tell_worked_on()
             case CountsReported(counts, degraded):
@@ -385,7 +385,8 @@ class Workers:
             case AskTurn() | EndTurn():
                 self._turns.take(message, worker.process.send)
             case Suspect(server, model, since_s):
-                self.suspect(server, model, since_s)
+                if not any((server, model) in each.streaming for each in self._live):
+                    self.suspect(server, model, since_s)
             case ReadIndex():
                 pending.begin(read_index(worker.process, message, pending), name=f"index-for-worker-{number}")
             case LoadModel() | UnloadModel():

@@ -12,6 +12,7 @@ import h2.settings
 import pytest
 from tritonclient.grpc import service_pb2
 
+from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.frontends.common import connection_server
@@ -50,6 +51,25 @@ class TestRelay:
             assert await call.code() is grpc.StatusCode.OK
             records = [(each.model_name, each.frontend, each.outcome) for each in it.recorder.records]
             assert records == [("m", Frontend.GRPC_STREAM, Outcome.ANSWERED)]
+
+    async def test_while_it_is_open_it_shows_that_its_model_computes(self) -> None:
+        async with frontend() as it:
+            streams, loop = it.inference.dispatch.streams, asyncio.get_running_loop()
+            call, stream = await begun(it)
+            assert not streams.go_on(ONLY, "m")
+            stream.heard_s = loop.time()
+            assert streams.go_on(ONLY, "m")
+            stream.end()
+            await until(lambda: stream.answers.empty())
+            await call.write(request(id_="2"))
+            second = await it.upstream.grpc.streams.get()
+            stream.heard_s, second.heard_s = 0.0, loop.time()
+            assert await second.sent.get() == request(id_="2")
+            assert streams.go_on(ONLY, "m"), "the one that it answers on now"
+            second.end()
+            await call.done_writing()
+            assert await has_ended(call)
+            await until(lambda: not streams.go_on(ONLY, "m"))
 
     async def test_a_stream_without_messages_ends_well_and_opens_none(self) -> None:
         async with frontend() as it:
