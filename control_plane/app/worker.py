@@ -174,7 +174,8 @@ class Worker:
             for task in background:
                 task.cancel()
         # Before the stores are closed, which may take long: an idle connection holds up Triton's exit.
-        await asyncio.gather(*(self._disconnect(server, "the gateway is stopping") for server in list(self._upstreams)))
+        disconnecting = (self._disconnect(server, "the gateway is stopping") for server in list(self._upstreams))
+        await asyncio.gather(*disconnecting, self._data_plane.close())
 
     def _start_drain(self, timeout_s: float) -> None:
         if self._stop.is_set():

@@ -78,8 +78,9 @@ _MAX_SILENCE_S = 30.0
 """Seconds after which a worker that says nothing is killed."""
 _DRAIN_GRACE_S = 1.0
 """Seconds beyond a drain's own for a worker to say that it is over, before it is killed."""
-_END_GRACE_S = 2.5
-"""Seconds after its drain before a worker is killed; two of them are for storing what it has metered."""
+_END_GRACE_S = 4.5
+"""Seconds after its drain before a worker is killed, as many as Triton has; two are for its last spans, two for storing what it has
+metered."""
 _MAX_OBSERVED = 50_000
 """Observations that may wait for the rollouts' next tick; the oldest are dropped."""
 _TELL_TIMEOUT_S = 0.25
