@@ -17,6 +17,7 @@ from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.frontends.common import connection_server
 from tests.fakes import FakeGrpc
+from tests.wire import services
 from tests.wire.grpc.grpc_streams_bench import begun, has_ended, opened, request, send
 from tests.wire.grpc_frontend import MAX_MESSAGE_BYTES, frontend, infer_message, until
 
@@ -329,6 +330,22 @@ class TestLeaving:
             assert await has_ended(call)
             assert await call.code() is grpc.StatusCode.UNAVAILABLE
             assert await call.details() == "the gateway is stopping; try again shortly"
+
+    async def test_nor_does_one_to_a_decoupled_model_that_has_been_silent_for_as_long_as_requests_may_take(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connection_server, "_MAX_SWEEP_S", 0.02)
+        monkeypatch.setattr(services, "READ_TIMEOUT_S", 0.5)
+        async with frontend() as it:
+            call, stream = await begun(it)
+            loop = asyncio.get_running_loop()
+            heard_s = stream.heard_s = loop.time() + 0.5
+            stream.put(answer("a"))
+            await call.read()
+            await it.server.drain(10_000)
+            assert loop.time() >= heard_s + 0.5
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
 
     async def test_what_outlasts_a_drain_is_told_so(self) -> None:
         async with frontend() as it:
