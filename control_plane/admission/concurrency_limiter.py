@@ -47,6 +47,9 @@ _MAX_TAKEN = 2
 # what a model does easily.
 _DANGER, _DANGER_S = 0.5, 10.0
 
+# Weight of the newest pause between two slots that came free.
+_NEWEST = 0.1
+
 _NO_DEADLINE_S = float("inf")
 
 
@@ -99,6 +102,8 @@ class ConcurrencyLimiter:
         self._now_s = now_s
         self._silent_since_s = float("-inf")
         """When a slot was last given back, or the first was taken since then: for so long nothing has ended."""
+        self._pause_s = 0.0
+        """Mean time from one slot that came free to the next, while requests waited; 0 if none has."""
 
     @property
     def are_idle(self) -> bool:
@@ -132,8 +137,15 @@ class ConcurrencyLimiter:
     def retry_after_s(self) -> float:
         """Estimated seconds until all that waits or is at Triton now is done, within the bounds of
         Retry-After.
+
+        Where nothing is known of what requests take, as of those whose length is their callers' choice, it is the time until the
+        next slot comes free behind all that waits.
         """
-        needed_s = self._service.drained_s(self._queue.cost, at_triton=self.work) + self._service.left_s(at_triton=self.work)
+        if self._service.is_known:
+            needed_s = self._service.drained_s(self._queue.cost, at_triton=self.work) + self._service.left_s(at_triton=self.work)
+        else:
+            silent_s = self._now_s() - self._silent_since_s if self._taken else 0.0
+            needed_s = (len(self._queue) + 1) * max(self._pause_s, silent_s) if self._pause_s else silent_s
         return min(max(needed_s, _SOONEST_RETRY_S), _LATEST_RETRY_S)
 
     def try_acquire(self, tenant: str, cost: float = 1.0, deadline_s: float = _NO_DEADLINE_S, now_s: float | None = None) -> bool:
@@ -237,6 +249,9 @@ class ConcurrencyLimiter:
             self._shared.ended(cost, now_s)
         elif self._shared.is_busy:
             self._shared.interrupt(now_s)
+        if somebody_waits:
+            pause_s = now_s - self._silent_since_s
+            self._pause_s = self._pause_s + _NEWEST * (pause_s - self._pause_s) if self._pause_s else pause_s
         self._silent_since_s = now_s
         self._let_go(tenant, cost)
         if somebody_waits:

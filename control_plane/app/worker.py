@@ -174,7 +174,8 @@ class Worker:
             for task in background:
                 task.cancel()
         # Before the stores are closed, which may take long: an idle connection holds up Triton's exit.
-        await asyncio.gather(*(self._disconnect(server, "the gateway is stopping") for server in list(self._upstreams)))
+        disconnecting = (self._disconnect(server, "the gateway is stopping") for server in list(self._upstreams))
+        await asyncio.gather(*disconnecting, self._data_plane.close())
 
     def _start_drain(self, timeout_s: float) -> None:
         if self._stop.is_set():
@@ -296,7 +297,8 @@ class Worker:
             while tapped := self._services.events.tenant_tap.take():
                 self._link.send(TenantsTold([*tapped]))
                 await asyncio.sleep(0)
-            self._link.send(Alive(tuple(self._data_plane.awaited()), tuple(self._data_plane.given_up())))
+            plane = self._data_plane
+            self._link.send(Alive(tuple(plane.awaited()), tuple(plane.given_up()), tuple(plane.streaming())))
 
     def _counts(self) -> RequestCounts:
         return replace(self._data_plane.counts(), events=self._services.events.counts())

@@ -36,7 +36,7 @@ _STATUSES: tuple[tuple[re.Pattern[str], int], ...] = (
 
 
 class GeneratedStream:
-    """Answer to one call; implements `triton/ports.HttpStream`, whose pieces are events, or one whole body."""
+    """Answer to one call; implements `triton/ports.ModelStream`, whose pieces are events, or one whole body."""
 
     status = 200
 
@@ -66,6 +66,11 @@ class GeneratedStream:
         self._room_bytes = _WHOLE_BYTES
         self._failure: UpstreamFailed | None = None
         self._next_look: asyncio.TimerHandle | None = self._loop.call_later(timeout_s, self._look)
+
+    @property
+    def heard_s(self) -> float:
+        """See `triton/ports.ModelStream`."""
+        return self._stream.heard_s
 
     async def begin(self) -> HttpAnswer | None:
         """Await the model's first response; its error, or Triton's, is returned as an answer.

@@ -34,7 +34,7 @@ from control_plane.inference.routes.targets import Assignee
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.grpc import GrpcHead, frame_message
 from control_plane.protocols.http1 import HttpAnswer, make_answer
-from control_plane.triton.ports import HttpStream, Slot, Upstream
+from control_plane.triton.ports import HttpStream, ModelStream, Slot, Upstream
 
 _METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
 _HEAD = GrpcHead(_METHOD)
@@ -167,7 +167,7 @@ class _GenerationRequest:
             return Outcome.ANSWERED
         return Outcome.MODEL_NOT_FOUND if answer.status == 404 else Outcome.UPSTREAM_ERROR
 
-    async def stream(self, server: Upstream, *, timeout_s: float) -> HttpAnswer | HttpStream:
+    async def stream(self, server: Upstream, *, timeout_s: float) -> HttpAnswer | ModelStream:
         """Ask the model, and return once its first response has come. Raises what `Generation.generate` raises."""
         wanted, began_s = self.wanted, asyncio.get_running_loop().time()
         try:

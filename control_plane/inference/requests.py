@@ -23,7 +23,7 @@ from control_plane.protocols.grpc import GrpcAnswer
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.protocols.kserve.ensemble_json import GivenTensors
 from control_plane.sharding.domain.plan import Step
-from control_plane.triton.ports import HttpStream, RegionUpstream, Slot, Upstream
+from control_plane.triton.ports import HttpStream, ModelStream, RegionUpstream, Slot, Upstream
 
 AnswerT = TypeVar("AnswerT")
 
@@ -120,7 +120,7 @@ class GenerateRequest(FrontendRequest, Protocol):
     def sends_whole(self) -> bool:
         """Whether its caller gets the pieces of a stream as one, so that an error among them is the answer."""
 
-    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
+    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]:
         """Send the request; the answer is a whole one or a stream.
 
         Raises UpstreamUnavailable, DeadlineExceeded.

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from math import inf
 from typing import TypeVar
 from uuid import uuid4
 
@@ -35,6 +36,9 @@ _log = logging.getLogger(__name__)
 
 JOB_ID = re.compile(r"job-[0-9a-f]{32}")
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
+_ANSWERED_S = 1.0
+"""Time before the end of a drain in which callers that still wait are told how their jobs stand: cut off with the rest, who has just
+handed one in would take it for refused."""
 _LOOKS_PER_S = 1000
 """Most looks at the store for the callers of one tenant that wait: of more callers each looks less often."""
 _TICKET_S = 0.5
@@ -106,6 +110,8 @@ class Jobs:
         """Callers of each tenant that wait for a job."""
         self.is_draining = False
         """Whether this process ends, so that those who wait should go elsewhere."""
+        self._waits_end_s = inf
+        """When those who wait are answered at the latest, in the loop's time."""
         self.require_model: RequireModel | None = None
         """Refuses a job for a model that there is not; None: that shows when it is computed."""
         self.processes: Callable[[], int] = lambda: 1
@@ -178,7 +184,7 @@ class Jobs:
         until_s, pause_s = loop.time() + timeout_s, _FIRST_LOOK_S
         self._waiting[tenant] += 1
         try:
-            while job.is_open and (left_s := until_s - loop.time()) > 0:
+            while job.is_open and (left_s := min(until_s, self._waits_end_s) - loop.time()) > 0:
                 if self.is_draining and job.state is JobState.QUEUED:
                     break
                 await asyncio.sleep(min(max(pause_s, self._waiting[tenant] / _LOOKS_PER_S), left_s))
@@ -191,9 +197,11 @@ class Jobs:
                 del self._waiting[tenant]
         return job
 
-    def drain(self) -> None:
-        """Hold up the end of this process by no waiting caller whose job has not begun."""
+    def drain(self, timeout_s: float) -> None:
+        """Hold up the end of this process, which is in `timeout_s`, by no waiting caller whose job has not begun; answer the others
+        before it."""
         self.is_draining = True
+        self._waits_end_s = min(self._waits_end_s, asyncio.get_running_loop().time() + timeout_s - _ANSWERED_S)
 
     async def result(self, job: Job) -> bytes:
         """Return the answer of a job, head and body.

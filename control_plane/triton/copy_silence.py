@@ -53,6 +53,11 @@ class CopySilence:
         if now_s - sent_s > self._longest_s:
             self._longest_s = now_s - sent_s
 
+    def goes_on(self, now_s: float) -> None:
+        """Note that the copy goes on with a response that it streams: the silence begins anew."""
+        self._answered_s = self._since_s = now_s
+        self._is_overdue = False
+
     def gave_up(self, sent_s: float, now_s: float, *, oldest_s: float) -> float | None:
         """Note a request that was not answered in time, and return, once, since when the copy hangs; None if it
         does not. `oldest_s` is when the first request was sent that is still waited for; infinity if there is

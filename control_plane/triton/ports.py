@@ -94,6 +94,14 @@ class HttpStream(Protocol):
         """Release the connection, which is dropped unless the response is at its end. Idempotent."""
 
 
+class ModelStream(HttpStream, Protocol):
+    """Response of a model that is received piece by piece."""
+
+    @property
+    def heard_s(self) -> float:
+        """When something of it last came from Triton, in the loop's time."""
+
+
 class HttpUpstream(Protocol):
     """Client of Triton's HTTP endpoint with a pool of keep-alive connections."""
 
@@ -104,7 +112,7 @@ class HttpUpstream(Protocol):
         Raises UpstreamUnavailable (there is no connection, or it broke), DeadlineExceeded.
         """
 
-    async def stream(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer | HttpStream:
+    async def stream(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer | ModelStream:
         """Send a request whose response may be chunked; otherwise as `send`. `timeout_s` then bounds the wait
         for each piece.
         """
@@ -122,6 +130,10 @@ class GrpcStream(Protocol):
     @property
     def trailers(self) -> Fields:
         """Trailers with the status of the call, once `receive` has returned None."""
+
+    @property
+    def heard_s(self) -> float:
+        """When something of it last came from Triton, in the loop's time; before that, minus infinity."""
 
     async def send(self, frame: MessageFrame) -> None:
         """Send one message; returns when flow control has room for the next."""

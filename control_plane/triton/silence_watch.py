@@ -15,6 +15,7 @@ from control_plane.core.errors import DeadlineExceeded
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import GrpcAnswer
 from control_plane.triton.copy_silence import CopySilence
+from control_plane.triton.open_streams import OpenStreams
 
 AnswerT = TypeVar("AnswerT")
 
@@ -32,6 +33,7 @@ class SilenceWatch:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         """`now_s` is the event loop's time."""
         self._now_s = now_s
+        self.streams = OpenStreams(now_s)
         self._models: dict[str, tuple[CopySilence, dict[object, float]]] = {}
         """Model -> its silence, and the requests under way, each with when it was sent, in that order."""
 
@@ -75,6 +77,8 @@ class SilenceWatch:
 
     def _gave_up(self, model: str, sent_s: float, suspect: TellSuspect) -> None:
         silence, waiting = self._of(model)
+        if self.streams.go_on(ONLY, model):
+            silence.goes_on(self._now_s())
         since_s = silence.gave_up(sent_s, self._now_s(), oldest_s=next(iter(waiting.values()), inf))
         if since_s is not None:
             suspect(ONLY, model, since_s)

@@ -197,6 +197,9 @@ class DataPlane:
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s), *jobs)
         self._inference.verbatim.flush_counts()
         await self._templates.close()
+
+    async def close(self) -> None:
+        """Send the last spans, for two seconds at most; after the drain, which is over before, and beside all else that ends then."""
         if self._spans is not None:
             await asyncio.to_thread(self._spans.close)
 
@@ -208,16 +211,15 @@ class DataPlane:
     def awaited(self) -> Iterator[tuple[str, str, float]]:
         """Yield the server, the model and the time it was sent of each model's oldest request, of those that
         have waited for long."""
-        match self._inference.dispatch:
-            case SingleServerDispatch() as only:
-                yield from only.silence.awaited()
-            case FleetDispatcher() as fleet:
-                yield from fleet.awaited()
+        return self._inference.dispatch.awaited()
 
     def given_up(self) -> Iterator[tuple[str, str, float]]:
         """Yield the same of each replica's oldest request that its caller gave up, of a fleet's."""
-        if isinstance(dispatch := self._inference.dispatch, FleetDispatcher):
-            yield from dispatch.given_up()
+        return dispatch.given_up() if isinstance(dispatch := self._inference.dispatch, FleetDispatcher) else iter(())
+
+    def streaming(self) -> Iterator[tuple[str, str]]:
+        """Yield the server and the model of each replica that goes on with a streamed response."""
+        return self._inference.dispatch.streams.going_on()
 
     def take_observed(self) -> tuple[Observation, ...]:
         """Return what became of rollouts' requests since the last call."""

@@ -145,7 +145,7 @@ class JobServices:
 
     async def drain(self, timeout_s: float) -> None:
         """Claim no more, let jobs that run end for at most `timeout_s`, and give the rest back."""
-        self.jobs.drain()
+        self.jobs.drain(timeout_s)
         if self._runner is not None:
             await self._runner.drain(timeout_s)
 

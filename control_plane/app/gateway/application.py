@@ -180,7 +180,8 @@ class App:
                 await self._stop_serving(signals)
                 await services.costs.settle()
                 triton.cancel()
-                await asyncio.gather(self._metrics.drain(0), self._drain_admin(), self._end_workers())
+                ending = self._end_workers() if self._data_plane is None else self._data_plane.close()
+                await asyncio.gather(self._metrics.drain(0), self._drain_admin(), ending)
                 for task in background:
                     task.cancel()
 
@@ -237,8 +238,8 @@ class App:
             await self._admin.drain(_ADMIN_DRAIN_S)
 
     async def _end_workers(self) -> None:
-        if self._workers is not None:
-            await self._workers.end()
+        assert self._workers is not None
+        await self._workers.end()
 
     def _reload_tls(self) -> None:
         on_hangup(self._tls, self._admin_tls)

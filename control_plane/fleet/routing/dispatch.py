@@ -34,7 +34,8 @@ from control_plane.inference.retries.retry_budget import RetryBudget, units_of
 from control_plane.inference.retries.server_fault import dead_stub_model_in
 from control_plane.inference.sharded_models import SendsWholes
 from control_plane.protocols.http1 import HttpAnswer
-from control_plane.triton.ports import HttpStream, Upstream
+from control_plane.triton.open_streams import HeldStream
+from control_plane.triton.ports import HttpStream, ModelStream, Upstream
 
 AnswerT = TypeVar("AnswerT")
 
@@ -65,6 +66,7 @@ class FleetDispatcher:
         self.retries = RetryBudget(now_s=now_s)
         self.deaths = QueriesOfDeath(now_s=now_s)
         self._router = router
+        self.streams = router.streams
         self._resending = Resending(router, self.retries, now_s=now_s)
         self.hedging = Hedging(router, self.retries, self._resending, is_on=hedging)
         self.hung = HungRequests(self.deaths, doubted=router.state.doubts.avoided)
@@ -125,8 +127,11 @@ class FleetDispatcher:
             attempt = await self._attempt_stream(request, call, running, deadline_s=deadline_s, hint=hint)
             next_hint = self._hint_after(attempt, call, running)
             if next_hint is None:
-                answer = attempt.result()
-                return answer if isinstance(answer, HttpAnswer) else _ReservedStream(answer, attempt.reservation)
+                answer, reservation = attempt.result(), attempt.reservation
+                if isinstance(answer, HttpAnswer):
+                    return answer
+                forget = self.streams.add(reservation.server.name, call.model_name, answer)
+                return HeldStream(answer, forget, partial(reservation.release, answered=False))
             hint = next_hint
 
     async def _attempt_in_turn(
@@ -177,10 +182,10 @@ class FleetDispatcher:
 
     async def _attempt_stream(
         self, request: GenerateRequest, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, hint: RoutingHint
-    ) -> _FleetAttempt[HttpAnswer | HttpStream]:
+    ) -> _FleetAttempt[HttpAnswer | ModelStream]:
         """Start a streamed response at a replica, and tell the view how that went."""
         reservation = await self._reserve(call, running, deadline_s=deadline_s, hint=hint)
-        attempt: _FleetAttempt[HttpAnswer | HttpStream] = _FleetAttempt(reservation=reservation, hint=hint)
+        attempt: _FleetAttempt[HttpAnswer | ModelStream] = _FleetAttempt(reservation=reservation, hint=hint)
         try:
             await attempt.run(request.stream, reservation.upstream, timeout_s=deadline_s - self._now_s())
         finally:
@@ -305,22 +310,3 @@ def _may_go_to_a_third(fault: Fault) -> bool:
     """Whether a hedged request, which has had two servers, may be sent to another one: not if two processes may have
     died under it. One that says nothing has not died."""
     return fault in (Fault.SERVER_SILENT, Fault.REPLICA_SILENT) or FAULTS[fault].resend is Resend.ALWAYS
-
-
-class _ReservedStream:
-    """Streamed response (`triton/ports.HttpStream`) that holds its slot until it is closed."""
-
-    def __init__(self, stream: HttpStream, reservation: Reservation) -> None:
-        self.status = stream.status
-        self.head = stream.head
-        self._stream = stream
-        self._reservation: Reservation | None = reservation
-
-    async def receive(self) -> bytes | None:
-        return await self._stream.receive()
-
-    def close(self) -> None:
-        self._stream.close()
-        if self._reservation is not None:
-            self._reservation.release(answered=False)
-            self._reservation = None

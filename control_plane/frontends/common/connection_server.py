@@ -160,10 +160,13 @@ class ConnectionServer(Generic[ConnectionT]):
     async def drain(self, timeout_s: float) -> None:
         """Drain: accept no more, let requests in flight finish for `timeout_s` at most, then refuse what is
         left. A second call with less time cuts the first one short."""
-        self.is_draining, self._accepts = True, False
+        self.is_draining = True
         for accepting, listening in self._accepting:
             accepting.cancel()
             _stop_listening(listening)
+        if self._unopened:
+            await asyncio.sleep(0)  # what has just been accepted begins to be opened, and from then on is closed by whoever opens it
+        self._accepts = False
         for opening, connection in tuple(self._openings.items()):
             if connection in self._unopened:  # one that has been opened ends by itself, and would not if its opening were cancelled
                 opening.cancel()
@@ -200,11 +203,12 @@ class ConnectionServer(Generic[ConnectionT]):
         loop, failures, accepted_s = asyncio.get_running_loop(), AcceptFailures(), float("-inf")
         while True:
             try:
-                self._take_on(*await loop.sock_accept(listening), make, tls, tasks)
-                before_s, accepted_s = accepted_s, loop.time()
-                failures.accepted(accepted_s)
-                with contextlib.suppress(BlockingIOError):
-                    # Not by the loop, which takes a turn for each.
+                await _until_readable(listening)
+                with contextlib.suppress(BlockingIOError):  # another worker was faster, or there are no more
+                    # Not by the loop, which takes a turn for each, and loses one that comes as this task is cancelled.
+                    self._take_on(*listening.accept(), make, tls, tasks)
+                    before_s, accepted_s = accepted_s, loop.time()
+                    failures.accepted(accepted_s)
                     for _ in range(int(min(_ACCEPTED_AT_ONCE - 1, _ACCEPTED_PER_S * (accepted_s - before_s)))):
                         self._take_on(*listening.accept(), make, tls, tasks)
             except OSError as exc:
@@ -343,6 +347,16 @@ class ConnectionServer(Generic[ConnectionT]):
                 len(self._held),
                 self._max_connections,
             )
+
+
+async def _until_readable(listening: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    is_readable = asyncio.Event()
+    loop.add_reader(listening, is_readable.set)
+    try:
+        await is_readable.wait()
+    finally:
+        loop.remove_reader(listening)
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from math import inf
 from typing import TypeAlias
 
 from control_plane.auth.access import Access
@@ -138,7 +139,11 @@ class _StreamCall:
         self._infer_head = GrpcHead(_MODEL_INFER, head.metadata, None, head.encoding)
         self._decoupled: dict[Upstream, GrpcStream] = {}
         """Streams to the servers of the decoupled models that were called, by server."""
+        self._sent_s = -inf
+        """When something was last sent on them."""
         self._opening = asyncio.Lock()  # two requests must not open two streams to the same server
+        self._shown = dict[str, GrpcStream]()
+        """Decoupled models, each with the registered stream on which they answer, as a sign that they compute."""
         self._reservations: dict[str, tuple[Upstream, str]] = {}
         """For each decoupled model its server, with the server's name; the reservation is held until the call
         ends."""
@@ -243,9 +248,12 @@ class _StreamCall:
         asked.running.end(outcome)
 
     def _is_idle(self) -> bool:
-        """Whether each request has been answered; never known of a decoupled model, which need not mark its last
-        response."""
-        return not (self._under_way or self._decoupled or self._unanswered.qsize())
+        """Whether each request has been answered. A decoupled model need not mark its last response: it is taken to be done once
+        nothing has gone or come for as long as a request may take."""
+        if self._under_way or self._unanswered.qsize():
+            return False
+        since_s = asyncio.get_running_loop().time() - self._relay.request_timeout_s
+        return not self._decoupled or max(self._sent_s, *(stream.heard_s for stream in self._decoupled.values())) < since_s
 
     # Ordinary models, and those that may be
 
@@ -353,8 +361,13 @@ class _StreamCall:
     async def _send_decoupled(self, asked: StreamRequest, server: Upstream, tasks: asyncio.TaskGroup) -> None:
         async with self._opening:
             stream = self._decoupled.get(server) or await self._open_decoupled(server, tasks)
+        model = asked.call.model_name
+        if self._shown.get(model) is not stream:
+            self._shown[model] = stream
+            self._held.callback(self._relay.inference.dispatch.streams.add(asked.running.server, model, stream))
         asked.running.sent(asked.running.server)
         asked.running.continues_at_triton = True
+        self._sent_s = asyncio.get_running_loop().time()
         await stream.send(asked.message.frame)
 
     async def _reserve(self, asked: StreamRequest, timeout_s: float) -> Upstream:

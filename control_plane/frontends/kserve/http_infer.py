@@ -43,7 +43,7 @@ from control_plane.protocols.kserve.routes import V2Route, target_for
 from control_plane.protocols.kserve.sequence_ids import own_body_steps, own_call
 from control_plane.protocols.kserve.tensors.same_inputs import inputs_of_body
 from control_plane.sharding.domain.plan import Step
-from control_plane.triton.ports import HttpStream, RegionUpstream, Slot, Upstream
+from control_plane.triton.ports import HttpStream, ModelStream, RegionUpstream, Slot, Upstream
 
 _KIND = b"http"
 _TRACEPARENT = b"traceparent"
@@ -179,7 +179,7 @@ class HttpInferRequest:
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         return server.http.send(self.http, timeout_s=timeout_s, slot=self.slot)
 
-    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
+    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]:
         return server.http.stream(self.http, timeout_s=timeout_s, slot=self.slot)
 
     def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:

@@ -4,7 +4,7 @@ Triton, `fleet/routing/dispatch` for a fleet.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from control_plane.inference.requests import GenerateRequest, ServerRequest
 from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from control_plane.inference.retries.retry_budget import RetryBudget
 from control_plane.protocols.http1 import HttpAnswer
+from control_plane.triton.open_streams import OpenStreams
 from control_plane.triton.ports import HttpStream, Upstream
 
 AnswerT = TypeVar("AnswerT")
@@ -30,6 +31,10 @@ class Dispatch(Protocol):
     """Budget of what is sent to servers beyond what clients ask for."""
     deaths: QueriesOfDeath
     """Quarantine for requests under which processes die."""
+
+    @property
+    def streams(self) -> OpenStreams:
+        """Register of the streamed responses under way; who sends by himself adds those that he opens."""
 
     @property
     def catalogue(self) -> Catalogue | None:
@@ -67,6 +72,9 @@ class Dispatch(Protocol):
 
         Raises as `send` does.
         """
+
+    def awaited(self) -> Iterator[tuple[str, str, float]]:
+        """Yield the server, the model and the time it was sent of each replica's oldest request, if that has waited for long."""
 
     def ready_in_s(self, model: str) -> float:
         """Return the seconds until the model's load should be over; 0 where it is loaded, or is not being loaded."""

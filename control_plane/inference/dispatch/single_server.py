@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from control_plane.core.endpoints import ONLY
-from control_plane.core.errors import ControlPlaneError
+from control_plane.core.errors import ControlPlaneError, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
 from control_plane.inference.domain.queries_of_death import StubDeaths
@@ -22,7 +22,9 @@ from control_plane.inference.retries.attempt import AnswerT_co, Attempt, Repeata
 from control_plane.inference.retries.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect
 from control_plane.inference.retries.retry_budget import CostedRequest, RetryBudget, units_of
-from control_plane.triton.ports import Upstream
+from control_plane.protocols.http1 import HttpAnswer
+from control_plane.triton.open_streams import HeldStream
+from control_plane.triton.ports import HttpStream, ModelStream, Upstream
 from control_plane.triton.servers import Servers
 from control_plane.triton.silence_watch import SilenceWatch, TellSuspect
 
@@ -48,10 +50,10 @@ class Sendable(Hashable, Protocol[AnswerT_co]):
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT_co]: ...
 
 
-class Streamable(Protocol[AnswerT_co]):
+class Streamable(Protocol):
     """Request whose response may come in pieces."""
 
-    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT_co]: ...
+    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]: ...
 
 
 @dataclass(slots=True)
@@ -75,6 +77,7 @@ class SingleServerDispatch:
         self.retries = RetryBudget(now_s=now_s)
         self.deaths = QueriesOfDeath(now_s=now_s)
         self.silence = SilenceWatch(now_s)
+        self.streams = self.silence.streams
         self.may_leave: Callable[[Any], bool] = lambda running: False
         """Whether another region could take a request that Triton was not sent, which then does not wait for the next Triton."""
         self._stub_deaths = StubDeaths()
@@ -131,15 +134,27 @@ class SingleServerDispatch:
             resent.add(fault)
 
     async def stream(
-        self, request: Streamable[AnswerT], call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None
-    ) -> AnswerT:
+        self, request: Streamable, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None
+    ) -> HttpAnswer | HttpStream:
+        """Start a streamed response, at the next Triton where this one ended before it had the request."""
         now_s = self._now_s()
         deadline_s = now_s + timeout_s
         self.retries.asked(units_of(running), now_s)
-        if call.model_name in self._under_repair.ready_s:
-            await self._await_repair(call, deadline_s)
-        sent = self._begin(call, running)
-        return await request.stream(sent.upstream, timeout_s=deadline_s - sent.at_s)
+        stream = request.stream if self._servers.suspect is None else self._watched(request.stream, call, self._servers.suspect)
+        was_resent = False
+        while True:
+            if call.model_name in self._under_repair.ready_s:
+                await self._await_repair(call, deadline_s)
+            sent = self._begin(call, running)
+            try:
+                answer = await stream(sent.upstream, timeout_s=deadline_s - sent.at_s)
+            except UpstreamUnavailable as exc:
+                is_unsent = fault_of_error(exc) is Fault.NOT_SENT and not was_resent
+                if not is_unsent or not await self._is_back(Fault.NOT_SENT, sent, deadline_s, running):
+                    raise
+                was_resent = True
+                continue
+            return answer if isinstance(answer, HttpAnswer) else HeldStream(answer, self.streams.add(ONLY, call.model_name, answer))
 
     @asynccontextmanager
     async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AsyncIterator[Upstream]:
@@ -169,6 +184,9 @@ class SingleServerDispatch:
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         return self._servers.pick()
+
+    def awaited(self) -> Iterator[tuple[str, str, float]]:
+        return self.silence.awaited()
 
     def ready_in_s(self, model: str) -> float:
         return 0.0

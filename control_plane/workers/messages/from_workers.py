@@ -33,6 +33,8 @@ class Alive:
     """Each model's oldest request, of those that have waited for long."""
     given_up: tuple[Sent, ...] = ()
     """Each replica's oldest request that its caller gave up, and on which the replica may work."""
+    streaming: tuple[tuple[str, str], ...] = ()
+    """Server and model of the replicas that go on with a streamed response."""
 
 
 @dataclass(frozen=True, slots=True)

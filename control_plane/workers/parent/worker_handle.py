@@ -35,6 +35,7 @@ class WorkerHandle:
     degraded: tuple[str, ...] = ()
     awaited: tuple[Sent, ...] = ()
     given_up: tuple[Sent, ...] = ()
+    streaming: tuple[tuple[str, str], ...] = ()
     told_worked_on: WorkedOnElsewhere = field(default_factory=lambda: worked_on(()))
     acknowledged: int = -1
     """Number of the newest fingerprints that the worker has acknowledged; before the first, it is not told to

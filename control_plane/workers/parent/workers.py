@@ -78,8 +78,9 @@ _MAX_SILENCE_S = 30.0
 """Seconds after which a worker that says nothing is killed."""
 _DRAIN_GRACE_S = 1.0
 """Seconds beyond a drain's own for a worker to say that it is over, before it is killed."""
-_END_GRACE_S = 2.5
-"""Seconds after its drain before a worker is killed; two of them are for storing what it has metered."""
+_END_GRACE_S = 4.5
+"""Seconds after its drain before a worker is killed, as many as Triton has; two are for its last spans, two for storing what it has
+metered."""
 _MAX_OBSERVED = 50_000
 """Observations that may wait for the rollouts' next tick; the oldest are dropped."""
 _TELL_TIMEOUT_S = 0.25
@@ -340,8 +341,8 @@ class Workers:
     def _take(self, number: int, worker: WorkerHandle, message: FromWorker, pending: PendingChanges) -> None:
         worker.messages += 1
         match message:
-            case Alive(awaited, given_up):
-                worker.awaited, worker.given_up = awaited, given_up
+            case Alive(awaited, given_up, streaming):
+                worker.awaited, worker.given_up, worker.streaming = awaited, given_up, streaming
                 if self._fleet is not None:
                     self._tell_worked_on()
             case CountsReported(counts, degraded):
@@ -385,7 +386,8 @@ class Workers:
             case AskTurn() | EndTurn():
                 self._turns.take(message, worker.process.send)
             case Suspect(server, model, since_s):
-                self.suspect(server, model, since_s)
+                if not any((server, model) in each.streaming for each in self._live):
+                    self.suspect(server, model, since_s)
             case ReadIndex():
                 pending.begin(read_index(worker.process, message, pending), name=f"index-for-worker-{number}")
             case LoadModel() | UnloadModel():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.core.errors import ControlPlaneError, UpstreamFailed, UpstreamUnavailable
@@ -88,12 +89,13 @@ class FakeHttp:
 
 @dataclass
 class FakeHttpStream:
-    """`triton/ports.HttpStream` into which a test puts the pieces: bytes, None for the end, or an error."""
+    """`triton/ports.ModelStream` into which a test puts the pieces: bytes, None for the end, or an error."""
 
     status: int = 200
     head: bytes = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     pieces: asyncio.Queue[bytes | ControlPlaneError | None] = field(default_factory=asyncio.Queue)
     taken: int = 0
+    heard_s: float = -inf
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, *pieces: bytes | ControlPlaneError | None) -> FakeHttpStream:
@@ -156,6 +158,7 @@ class FakeGrpcStream:
     """Cleared while flow control leaves no room to send."""
     answers: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     received: int = 0
+    heard_s: float = -inf
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     respond: Callable[[bytes], list[bytes]] | None = None
 

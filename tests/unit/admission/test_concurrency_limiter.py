@@ -164,6 +164,24 @@ class TestDeadlines:
             for task in waiting:
                 task.cancel()
 
+    async def test_when_to_come_back_where_callers_choose_how_long_they_take(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            bench = Bench(tasks, count=2)
+            waiting = [await bench.waiting("a") for _ in range(5)]
+            await asyncio.sleep(20.0)
+            assert bench.slots.retry_after_s == pytest.approx(20.0), "for so long none has come free"
+            for _ in range(2):
+                bench.give()
+                await asyncio.sleep(6.0)
+            expected_s = (3 + 1) * (20.0 + 0.1 * (6.0 - 20.0))
+            assert bench.slots.retry_after_s == pytest.approx(min(expected_s, 60.0))
+            for _ in range(3):
+                bench.give()
+                await asyncio.sleep(6.0)
+            assert bench.slots.retry_after_s == pytest.approx(15.0, abs=1.0), "the next one that comes free"
+            for task in waiting:
+                task.cancel()
+
 
 async def test_a_full_queue_refuses_the_newest_of_the_longest_and_lets_another_in() -> None:
     async with asyncio.TaskGroup() as tasks:

@@ -26,8 +26,30 @@ async def test_while_the_process_drains_a_job_that_nobody_has_begun_is_not_waite
             waiting = tasks.create_task(jobs.wait(job, 3600.0))
             await asyncio.sleep(0.1)
             assert not waiting.done()
-            jobs.drain()
+            jobs.drain(30.0)
             assert (await asyncio.wait_for(waiting, 60.0)).state is JobState.QUEUED
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("drains_s", [(30.0,), (30.0, 0.0)])
+async def test_who_waits_for_one_that_runs_is_told_so_before_the_process_ends(drains_s: tuple[float, ...]) -> None:
+    running = replace(job(1), state=JobState.RUNNING)
+
+    class Store:
+        async def get(self, job_id: str) -> Job:
+            return running
+
+    parts: dict[str, Any] = {"store": Store(), "queue": None, "spool": None}
+    jobs, loop = Jobs(**parts, bounds=ROOMY, policy=RetryPolicy(), expire_s=1e4), asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(jobs.wait(running, 60.0))
+        await asyncio.sleep(10.0)
+        began_s = loop.time()
+        for timeout_s in drains_s:
+            jobs.drain(timeout_s)
+        assert await waiting == running
+    took_s = loop.time() - began_s
+    assert took_s == pytest.approx(29.0 if drains_s == (30.0,) else 0.25, abs=0.3)
 
 
 @pytest.mark.virtual_time

@@ -125,7 +125,7 @@ MESSAGES: list[Message] = [
     FingerprintsChanged(5, {"a": (bytes(range(224, 256)), True, True), "b": None}),
     Listening(),
     Alive(),
-    Alive((("triton-0", "a", 12.5),), (("triton-1", "a", 0.25),)),
+    Alive((("triton-0", "a", 12.5),), (("triton-1", "a", 0.25),), (("triton-1", "b"),)),
     WorkedOnElsewhere((("triton-0", "a", 12.5),)),
     Drained(),
     StartFailed("why"),

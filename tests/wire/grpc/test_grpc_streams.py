@@ -12,10 +12,12 @@ import h2.settings
 import pytest
 from tritonclient.grpc import service_pb2
 
+from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.frontends.common import connection_server
 from tests.fakes import FakeGrpc
+from tests.wire import services
 from tests.wire.grpc.grpc_streams_bench import begun, has_ended, opened, request, send
 from tests.wire.grpc_frontend import MAX_MESSAGE_BYTES, frontend, infer_message, until
 
@@ -50,6 +52,25 @@ class TestRelay:
             assert await call.code() is grpc.StatusCode.OK
             records = [(each.model_name, each.frontend, each.outcome) for each in it.recorder.records]
             assert records == [("m", Frontend.GRPC_STREAM, Outcome.ANSWERED)]
+
+    async def test_while_it_is_open_it_shows_that_its_model_computes(self) -> None:
+        async with frontend() as it:
+            streams, loop = it.inference.dispatch.streams, asyncio.get_running_loop()
+            call, stream = await begun(it)
+            assert not streams.go_on(ONLY, "m")
+            stream.heard_s = loop.time()
+            assert streams.go_on(ONLY, "m")
+            stream.end()
+            await until(lambda: stream.answers.empty())
+            await call.write(request(id_="2"))
+            second = await it.upstream.grpc.streams.get()
+            stream.heard_s, second.heard_s = 0.0, loop.time()
+            assert await second.sent.get() == request(id_="2")
+            assert streams.go_on(ONLY, "m"), "the one that it answers on now"
+            second.end()
+            await call.done_writing()
+            assert await has_ended(call)
+            await until(lambda: not streams.go_on(ONLY, "m"))
 
     async def test_a_stream_without_messages_ends_well_and_opens_none(self) -> None:
         async with frontend() as it:
@@ -309,6 +330,22 @@ class TestLeaving:
             assert await has_ended(call)
             assert await call.code() is grpc.StatusCode.UNAVAILABLE
             assert await call.details() == "the gateway is stopping; try again shortly"
+
+    async def test_nor_does_one_to_a_decoupled_model_that_has_been_silent_for_as_long_as_requests_may_take(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connection_server, "_MAX_SWEEP_S", 0.02)
+        monkeypatch.setattr(services, "READ_TIMEOUT_S", 0.5)
+        async with frontend() as it:
+            call, stream = await begun(it)
+            loop = asyncio.get_running_loop()
+            heard_s = stream.heard_s = loop.time() + 0.5
+            stream.put(answer("a"))
+            await call.read()
+            await it.server.drain(10_000)
+            assert loop.time() >= heard_s + 0.5
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
 
     async def test_what_outlasts_a_drain_is_told_so(self) -> None:
         async with frontend() as it:

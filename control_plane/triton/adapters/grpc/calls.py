@@ -174,6 +174,7 @@ class TritonStream(Exchange):
         self._changed = asyncio.Event()
         self._drained = asyncio.Event()
         self.trailers: Fields = ()
+        self.heard_s = -inf
 
     async def send(self, frame: MessageFrame) -> None:
         """Send one message; return when Triton's flow-control window has taken it."""
@@ -232,6 +233,7 @@ class TritonStream(Exchange):
                 self._finish(())
             return
         self._unconsumed += len(data)
+        self.heard_s = self.connection.loop.time()
         try:
             self._frames += self._reader.feed(data)
         except PayloadTooLarge as exc:

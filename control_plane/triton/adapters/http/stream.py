@@ -36,6 +36,7 @@ class TritonHttpStream:
         self._arrival: asyncio.Future[None] | None = None
         self._failure: UpstreamUnavailable | None = None
         self._is_paused = False
+        self._loop = asyncio.get_running_loop()
         self.feed(head.rest)
 
     async def receive(self) -> bytes | None:
@@ -62,6 +63,7 @@ class TritonHttpStream:
 
     def feed(self, data: bytes) -> None:
         """Decode bytes that have arrived, and pause the connection if too many of them wait."""
+        self.heard_s = self._loop.time()
         try:
             pieces = self._reader.feed(data)
         except AnswerError as exc:

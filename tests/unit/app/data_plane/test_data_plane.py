@@ -93,3 +93,14 @@ async def test_in_a_fleet_jobs_need_no_load_only_where_their_model_is_loaded() -
         await bench.loads["s0"].poll_index()
         _, compute = wired(known_state(routes=(Route("to-a", "a"), Route("to-b", "b"))), bench.servers, bench.dispatch)
         assert {name: compute.is_hot(name) for name in ("a", "to-a", "b", "to-b")} == {"a": True, "to-a": True, "b": False, "to-b": False}
+
+
+async def test_a_collector_that_says_nothing_does_not_prolong_the_drain() -> None:
+    """Or a worker is killed before it has told what its last requests have cost."""
+    made, _ = wired(known_state(), Servers())
+    closed = list[str]()
+    made._jobs, made._spans = None, cast("Any", SimpleNamespace(close=lambda: closed.append("spans")))
+    await made.drain(0.0)
+    assert not closed
+    await made.close()
+    assert closed == ["spans"]

@@ -3,10 +3,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import socket
 import struct
+import time
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Any
@@ -220,9 +222,10 @@ class Accepted(Connection, asyncio.Protocol):
         super().__init__()
         self.server = server
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
-        assert self.server.opened(self, "127.0.0.1")
+        if not self.server.opened(self, "127.0.0.1"):
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server.closed(self)
@@ -252,12 +255,39 @@ async def test_how_many_are_accepted_in_a_turn(per_s: float, in_a_turn: int, mon
         while len(server._connections) < len(clients):
             await asyncio.sleep(0)
             accepted.append(0)
+            time.sleep(0.002)  # noqa: ASYNC251  # the loop's clock shows milliseconds
         await server.drain(60.0)
     first, *others = [each for each in accepted if each]
     assert (first, max(others)) == (16, in_a_turn)
     assert len(server._held) == 0
     for each in clients:
         each.close()
+
+
+async def test_one_that_is_accepted_in_the_turn_in_which_a_drain_begins_is_closed() -> None:
+    """A socket that nobody had would be closed some time later, with a ResourceWarning."""
+    server: ConnectionServer[Connection] = ConnectionServer(Limits())
+    listening, loop = bind_tcp("127.0.0.1", 0, setting="--http-port"), asyncio.get_running_loop()
+    draining = list[asyncio.Task[None]]()
+    with socket.create_connection(_listens(listening)) as client:
+        client.setblocking(False)
+        async with asyncio.TaskGroup() as tasks:
+
+            def make() -> Accepted:
+                draining.append(tasks.create_task(server.drain(60.0)))
+                return Accepted(server)
+
+            await server.accept_on(listening, make, None, tasks)
+            with contextlib.suppress(ConnectionResetError):
+                assert await loop.sock_recv(client, 1) == b""
+            await asyncio.wait(draining)
+    gc.collect()
+    assert (len(draining), len(server._held)) == (1, 0)
+
+
+def _listens(listening: socket.socket) -> Any:
+    listening.listen(1)
+    return listening.getsockname()
 
 
 class Exhausted(socket.socket):

@@ -83,7 +83,7 @@ async def test_of_a_job_that_is_removed_and_in_a_drain_it_ends(tmp_path: Path) -
             await each.receive()
         assert await here.store.remove(removed)
         assert await pieces(streams[0]) == []
-        jobs.drain()
+        jobs.drain(30.0)
         assert await pieces(streams[1]) == []
 
 

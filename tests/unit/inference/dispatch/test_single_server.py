@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -22,31 +21,9 @@ from tests.fakes import FakeUpstream
 from tests.unit.fleet.fleet_bench import READY, UNLOADING, call
 from tests.unit.fleet.routing.dispatch_bench import Request
 from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, DEAD, NOT_SENT, repeatable
+from tests.unit.inference.dispatch.single_server_bench import OK, Bench
 
 pytestmark = pytest.mark.virtual_time
-
-OK = make_answer(200, b"")
-
-
-class Bench:
-    def __init__(self) -> None:
-        self.servers, self.upstreams = Servers(), [FakeUpstream()]
-        self.one = SingleServerDispatch(self.servers, now_s=asyncio.get_running_loop().time)
-        self.servers.up(self.upstreams[0])
-
-    async def send(self, request: Request, *, is_repeatable: bool = True, timeout_s: float = 30.0) -> Any:
-        return await self.one.send(request, call("a"), timeout_s=timeout_s, running=repeatable(is_repeatable))
-
-    def restart(self, *, after_s: float = 0.1, takes_s: float = 3.0) -> None:
-        """Let Triton end, be seen to have ended, and be up again, at these times."""
-
-        def up() -> None:
-            self.upstreams.append(FakeUpstream())
-            self.servers.up(self.upstreams[-1])
-
-        loop = asyncio.get_running_loop()
-        loop.call_later(after_s, self.servers.lost, "Triton has crashed")
-        loop.call_later(after_s + takes_s, up)
 
 
 async def test_where_there_is_one_all_goes_there() -> None:
@@ -57,7 +34,7 @@ async def test_where_there_is_one_all_goes_there() -> None:
         await one.reading("a", timeout_s=1.0)
     servers.up(upstream)
     await one.send(request, call("a"), timeout_s=3.0)
-    request.answers.append(b"")
+    request.answers.append(OK)
     await one.stream(request, call("a"), timeout_s=4.0)
     assert request.sent == [(upstream, 3.0), (upstream, 4.0)]
     async with one.server_for(call("a"), timeout_s=1.0) as server:

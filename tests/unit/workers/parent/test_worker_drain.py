@@ -46,7 +46,7 @@ class TestDrain:
             await settle()
             assert not ending.done()
             await ending
-            assert asyncio.get_running_loop().time() == pytest.approx(2.5, abs=0.1)
+            assert asyncio.get_running_loop().time() == pytest.approx(4.5, abs=0.1)
             assert [worker.is_killed for worker in bench.started] == [True, True], "the first after it has ended, which does nothing"
 
     async def test_kills_what_is_not_drained_in_time(self) -> None:

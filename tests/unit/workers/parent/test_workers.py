@@ -17,6 +17,7 @@ from control_plane.workers.messages.from_workers import (
     Listening,
     LoadModel,
     StartFailed,
+    Suspect,
     UnloadModel,
 )
 from control_plane.workers.messages.to_workers import (
@@ -154,6 +155,23 @@ class TestRestart:
             frozen.end()
             await asyncio.sleep(1.5)
             assert len(bench.started) == 3
+
+    async def test_a_model_that_one_of_them_hears_is_not_suspected_whatever_others_say(self) -> None:
+        async with opened() as bench:
+            told = list[tuple[str, str, float]]()
+            bench.workers.suspect = lambda *what: told.append(what)
+            first, second = bench.started
+            first.say(Alive(streaming=(("s0", "a"),)))
+            second.say(Suspect("s0", "a", 1.0))
+            second.say(Suspect("s1", "a", 2.0))
+            second.say(Suspect("s0", "b", 3.0))
+            await asyncio.sleep(0.1)
+            assert told == [("s1", "a", 2.0), ("s0", "b", 3.0)]
+            first.say(Alive())
+            await asyncio.sleep(0.1)
+            second.say(Suspect("s0", "a", 4.0))
+            await asyncio.sleep(0.1)
+            assert told[-1] == ("s0", "a", 4.0)
 
     async def test_one_that_does_not_come_back_is_killed_and_replaced(self) -> None:
         async with opened(1) as bench:

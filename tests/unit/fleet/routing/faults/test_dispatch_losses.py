@@ -355,6 +355,29 @@ class TestHangingCopies:
             assert idle(bench)
             assert not any(replica.waiting for replica in bench.server().replicas.values())
 
+    @staticmethod
+    async def first_piece(bench: FleetBench, stream: FakeHttpStream, *, takes_s: float, timeout_s: float = 30.0) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await bench.dispatch.stream(Request([stream], takes_s=takes_s), call("a"), timeout_s=timeout_s)  # type: ignore[arg-type]
+
+    async def test_while_it_streams_a_response_it_is_not_however_long_others_wait(self) -> None:
+        suspected = list[float]()
+        async with running(FleetBench()) as bench, asyncio.TaskGroup() as tasks:
+            bench.router.suspect = lambda *what: suspected.append(bench.now_s())
+            stream = FakeHttpStream()
+            await self.first_piece(bench, stream, takes_s=0.1)
+            for second in range(400):
+                if second < 300:
+                    stream.heard_s = bench.now_s()
+                if not second % 10:  # who waits behind it gives up after half a minute
+                    tasks.create_task(self.first_piece(bench, FakeHttpStream(), takes_s=1000.0))
+                await asyncio.sleep(1.0)
+                if second == 299:
+                    assert not suspected
+                    assert not bench.server().is_ejected
+            assert suspected, "it has hung since"
+
     async def test_while_somebody_waits_for_a_long_request_it_is_not(self) -> None:
         suspected = list[tuple[str, str, float]]()
         async with running(FleetBench()) as bench, asyncio.TaskGroup() as tasks:

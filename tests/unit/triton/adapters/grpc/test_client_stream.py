@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Any
 
 import grpc
@@ -25,9 +26,12 @@ class TestStreams:
 
         async with triton(stream=stream) as (client, _):
             it = await client.open_stream(STREAM_HEAD, timeout_s=10)
+            assert it.heard_s == -inf
             for message in (b"", b"ab", bytes(1 << 20)):
+                it.heard_s = -inf
                 await it.send(frame_message(message))
                 assert [await received(it), await received(it)] == [message, message[::-1]]
+                assert it.heard_s > -inf
             it.half_close()
             assert await it.receive() is None
             assert answer_of(it.headers, (), it.trailers).code == 0

@@ -93,6 +93,24 @@ async def test_pieces_come_in_order_and_the_connection_is_used_again(pieces: lis
         assert triton.accepted == 1
 
 
+async def test_each_piece_is_heard() -> None:
+    may_go_on = asyncio.Event()
+
+    async def script(exchange: Exchange) -> bytes:
+        exchange.writer.write(HEAD + b"1\r\na\r\n")
+        await may_go_on.wait()
+        return b"1\r\nb\r\n" + END
+
+    async with pool(script) as (http, _):
+        stream = await open_stream(http)
+        assert stream.heard_s > 0.0
+        stream.heard_s = 0.0
+        may_go_on.set()
+        assert await all_of(stream) == [b"a", b"b"]
+        assert stream.heard_s > 0.0
+        stream.close()
+
+
 async def test_a_whole_answer_is_one() -> None:
     async with pool(says(OK)) as (http, triton):
         answer = await http.stream(REQUEST, timeout_s=5.0)

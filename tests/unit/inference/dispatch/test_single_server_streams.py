@@ -1,0 +1,63 @@
+"""Fate of streamed responses of an only server, and what they tell of their model."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from control_plane.core.errors import UpstreamUnavailable
+from control_plane.protocols.http1 import HttpAnswer
+from control_plane.triton.ports import HttpStream
+from tests.fakes import FakeHttpStream
+from tests.unit.fleet.fleet_bench import call
+from tests.unit.fleet.routing.dispatch_bench import Request
+from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, NOT_SENT, repeatable
+from tests.unit.inference.dispatch.single_server_bench import Bench
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def _stream(bench: Bench, request: Request, *, timeout_s: float = 30.0) -> HttpAnswer | HttpStream:
+    return await bench.one.stream(request, call("a"), timeout_s=timeout_s, running=repeatable(False))
+
+
+async def _first_piece(bench: Bench, *, takes_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(30.0):
+            await _stream(bench, Request([FakeHttpStream()], takes_s))
+
+
+async def test_a_model_that_begins_no_response_any_more_is_told_of_but_not_while_it_streams_another() -> None:
+    bench, told = Bench(), list[float]()
+    now_s = asyncio.get_running_loop().time
+    bench.servers.suspect = lambda *suspected: told.append(now_s())
+    stream = FakeHttpStream()
+    held = await _stream(bench, Request([stream], 0.1))
+    assert not isinstance(held, HttpAnswer)
+    async with asyncio.TaskGroup() as tasks:
+        for second in range(200):
+            stream.heard_s = now_s()
+            if not second % 10:  # who waits behind it gives up after half a minute
+                tasks.create_task(_first_piece(bench, takes_s=1000.0))
+            await asyncio.sleep(1.0)
+        assert not told
+        held.close()
+        tasks.create_task(_first_piece(bench, takes_s=1000.0))
+        tasks.create_task(_first_piece(bench, takes_s=1000.0))
+    assert told
+
+
+async def test_a_stream_that_was_not_begun_waits_for_the_next_triton_and_another_does_not() -> None:
+    bench, stream = Bench(), FakeHttpStream()
+    bench.restart()
+    request = Request([NOT_SENT, stream])
+    held = await _stream(bench, request)
+    assert not isinstance(held, HttpAnswer)
+    assert [server for server, _ in request.sent] == bench.upstreams
+    held.close()
+    assert stream.closed.is_set()
+    bench.restart()
+    with pytest.raises(UpstreamUnavailable, match="closed the connection"):
+        await _stream(bench, Request([BROKE_OFF, stream]))
