@@ -135,7 +135,7 @@ class GeneratedStream:
             raise DeadlineExceeded("the model generated nothing more within the request's deadline")
         ended = answer_of(self._stream.headers, (), self._stream.trailers)
         if ended.code != 0:
-            raise UpstreamUnavailable(f"Triton ended the stream of the model: {ended.details}")
+            raise UpstreamUnavailable(f"Triton ended the stream of the model: {ended.details}", is_answer=True)
         return None
 
     def _look(self) -> None:

@@ -148,6 +148,11 @@ class _GenerationRequest:
     def unit(self, call: InferCall) -> tuple[bytes, ...]:
         return self._call.unit(call)
 
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        """The text that the model is given, however many tokens are asked for, and how it is to choose them."""
+        wanted = self.wanted
+        return tuple(part.encode() for each in wanted.messages for part in each.values()) or (wanted.prompt.encode(),)
+
     def readdress(self, model_name: str, model_version: str) -> None:
         self.model, self._version = model_name, model_version
 

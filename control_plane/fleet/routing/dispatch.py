@@ -8,11 +8,11 @@ other.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelNotFound, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
@@ -47,6 +47,12 @@ class _FleetAttempt(Attempt[AnswerT]):
     reservation: Reservation = field(kw_only=True)
     hint: RoutingHint = field(kw_only=True)
     was_hedged: bool = field(default=False, kw_only=True)
+
+
+class _Begin(Protocol[AnswerT]):
+    """Makes one attempt at a request."""
+
+    def __call__(self, *, hint: RoutingHint, suspect: Suspect | None = None) -> Awaitable[_FleetAttempt[AnswerT]]: ...
 
 
 class FleetDispatcher:
@@ -99,7 +105,8 @@ class FleetDispatcher:
             if self.hung.watches(call.model_name):
                 await self.hung.verdict(request, call, deadline_s=deadline_s)
             if self.deaths.watches(call.model_name):
-                attempt = await self._attempt_in_turn(request, call, running, deadline_s=deadline_s, hint=hint)
+                begin = partial(self._attempt, request, call, running, deadline_s=deadline_s)
+                attempt = await self._attempt_in_turn(request, call, begin, deadline_s=deadline_s, hint=hint)
             else:
                 hedges = self.hedging.is_open_for(running)
                 attempt = await self._attempt(request, call, running, deadline_s=deadline_s, hint=hint, hedges=hedges)
@@ -123,8 +130,16 @@ class FleetDispatcher:
         deadline_s = self._now_s() + timeout_s
         hint = self._workloads.hint(call, running)
         self.retries.asked(units_of(running))
+        begin = partial(self._attempt_stream, request, call, running, deadline_s=deadline_s)
         while True:
-            attempt = await self._attempt_stream(request, call, running, deadline_s=deadline_s, hint=hint)
+            if self.hung.watches(call.model_name):
+                await self.hung.verdict(request, call, deadline_s=deadline_s)
+            if self.deaths.watches(call.model_name):
+                attempt = await self._attempt_in_turn(request, call, begin, deadline_s=deadline_s, hint=hint)
+            else:
+                attempt = await begin(hint=hint)
+                if attempt.fault is not None:
+                    await self._judge(request, call, attempt, None)
             next_hint = self._hint_after(attempt, call, running)
             if next_hint is None:
                 answer, reservation = attempt.result(), attempt.reservation
@@ -135,19 +150,13 @@ class FleetDispatcher:
             hint = next_hint
 
     async def _attempt_in_turn(
-        self,
-        request: ServerRequest[AnswerT],
-        call: InferCall,
-        running: AuthorizedRequest | None,
-        *,
-        deadline_s: float,
-        hint: RoutingHint,
+        self, request: Hashable, call: InferCall, begin: _Begin[AnswerT], *, deadline_s: float, hint: RoutingHint
     ) -> _FleetAttempt[AnswerT]:
-        """Send a request to a model of which some are suspect. Raises QueryOfDeath: this one is guilty."""
+        """Send a request by `begin`, to a model of which some are suspect. Raises QueryOfDeath: this one is guilty."""
         async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
             if suspect is not None:
                 hint = replace(hint, avoid=hint.avoid | self._resending.avoided(call.model_name), may_probe=False)
-            attempt = await self._attempt(request, call, running, deadline_s=deadline_s, hint=hint, suspect=suspect)
+            attempt = await begin(hint=hint, suspect=suspect)
             await self._judge(request, call, attempt, suspect)
         return attempt
 
@@ -181,7 +190,14 @@ class FleetDispatcher:
         return attempt
 
     async def _attempt_stream(
-        self, request: GenerateRequest, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, hint: RoutingHint
+        self,
+        request: GenerateRequest,
+        call: InferCall,
+        running: AuthorizedRequest | None,
+        *,
+        deadline_s: float,
+        hint: RoutingHint,
+        suspect: Suspect | None = None,
     ) -> _FleetAttempt[HttpAnswer | ModelStream]:
         """Start a streamed response at a replica, and tell the view how that went."""
         reservation = await self._reserve(call, running, deadline_s=deadline_s, hint=hint)
@@ -193,13 +209,15 @@ class FleetDispatcher:
             if attempt.answer is None or isinstance(attempt.answer, HttpAnswer):
                 reservation.release(answered=False)
             self._learn(call, attempt)
+            if attempt.fault is Fault.TIMED_OUT:
+                self.hung.gave_up(request, call, reservation, suspect, self._now_s())
         return attempt
 
     def _learn(self, call: InferCall, attempt: _FleetAttempt[AnswerT]) -> None:
         if attempt.fault is None:
             self._router.answered(call, attempt.reservation)
         else:
-            self._resending.learn(attempt.fault, attempt.answer, call, attempt.reservation)
+            self._resending.learn(attempt.fault, attempt.error or attempt.answer, call, attempt.reservation)
 
     async def _judge(self, request: Hashable, call: InferCall, attempt: _FleetAttempt[AnswerT], suspect: Suspect | None) -> None:
         """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""

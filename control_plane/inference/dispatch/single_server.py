@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from control_plane.core.endpoints import ONLY
-from control_plane.core.errors import ControlPlaneError, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
 from control_plane.inference.domain.queries_of_death import StubDeaths
@@ -50,7 +50,7 @@ class Sendable(Hashable, Protocol[AnswerT_co]):
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT_co]: ...
 
 
-class Streamable(Protocol):
+class Streamable(Hashable, Protocol):
     """Request whose response may come in pieces."""
 
     def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]: ...
@@ -102,15 +102,7 @@ class SingleServerDispatch:
             if running is not None:
                 running.sent_s = None  # nobody is charged for waiting
             if self.deaths.watches(call.model_name):
-                self._servers.pick()  # who comes while Triton is down is refused at once
-                async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
-                    # The suspect before it may have ended Triton, or the model's stub.
-                    await self._servers.comes_up(within_s=deadline_s - self._now_s())
-                    if call.model_name in self._under_repair.ready_s:
-                        await self._await_repair(call, deadline_s)
-                    sent, attempt = self._begin(call, running), Attempt[AnswerT]()
-                    await attempt.run(send, sent.upstream, timeout_s=deadline_s - sent.at_s)
-                    await self._judge(request, call, sent, attempt, suspect)
+                sent, attempt = await self._attempt_in_turn(request, call, send, running, deadline_s)
             else:
                 if call.model_name in self._under_repair.ready_s:
                     await self._await_repair(call, deadline_s)
@@ -143,18 +135,34 @@ class SingleServerDispatch:
         stream = request.stream if self._servers.suspect is None else self._watched(request.stream, call, self._servers.suspect)
         was_resent = False
         while True:
+            if self.deaths.watches(call.model_name):
+                sent, attempt = await self._attempt_in_turn(request, call, stream, running, deadline_s)
+            else:
+                if call.model_name in self._under_repair.ready_s:
+                    await self._await_repair(call, deadline_s)
+                sent, attempt = self._begin(call, running), Attempt()
+                await attempt.run(stream, sent.upstream, timeout_s=deadline_s - sent.at_s)
+                await self._judge(request, call, sent, attempt, None)
+            is_unsent = attempt.fault is Fault.NOT_SENT and not was_resent
+            if not is_unsent or not await self._is_back(Fault.NOT_SENT, sent, deadline_s, running):
+                answer = attempt.result()
+                return answer if isinstance(answer, HttpAnswer) else HeldStream(answer, self.streams.add(ONLY, call.model_name, answer))
+            was_resent = True
+
+    async def _attempt_in_turn(
+        self, request: Hashable, call: InferCall, send: Send[AnswerT], running: RunningOnOne | None, deadline_s: float
+    ) -> tuple[_Sent, Attempt[AnswerT]]:
+        """Send a request to a model of which some are suspect. Raises QueryOfDeath: this one is guilty."""
+        self._servers.pick()  # who comes while Triton is down is refused at once
+        async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
+            # The suspect before it may have ended Triton, or the model's stub.
+            await self._servers.comes_up(within_s=deadline_s - self._now_s())
             if call.model_name in self._under_repair.ready_s:
                 await self._await_repair(call, deadline_s)
-            sent = self._begin(call, running)
-            try:
-                answer = await stream(sent.upstream, timeout_s=deadline_s - sent.at_s)
-            except UpstreamUnavailable as exc:
-                is_unsent = fault_of_error(exc) is Fault.NOT_SENT and not was_resent
-                if not is_unsent or not await self._is_back(Fault.NOT_SENT, sent, deadline_s, running):
-                    raise
-                was_resent = True
-                continue
-            return answer if isinstance(answer, HttpAnswer) else HeldStream(answer, self.streams.add(ONLY, call.model_name, answer))
+            sent, attempt = self._begin(call, running), Attempt[AnswerT]()
+            await attempt.run(send, sent.upstream, timeout_s=deadline_s - sent.at_s)
+            await self._judge(request, call, sent, attempt, suspect)
+        return sent, attempt
 
     @asynccontextmanager
     async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AsyncIterator[Upstream]:
