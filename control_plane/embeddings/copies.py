@@ -5,7 +5,7 @@ Made by `embeddings/embeddings` for a shadow (`inference/routes/shadowing`); bot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -18,11 +18,22 @@ from control_plane.core.infer_call import InferCall
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText
 from control_plane.embeddings.text_batches import TextBatches
 from control_plane.embeddings.text_models import TextModels
-from control_plane.triton.ports import Upstream
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest
+from control_plane.triton.ports import Slot, Upstream
 
 MAX_TEXTS = 8
 """Texts of a call that are copied: a call may have thousands."""
 OUTPUT = "embedding"
+
+
+@dataclass(frozen=True, slots=True)
+class OneServer:
+    """Sender of batches to one server, which was chosen before: `embeddings/text_batches.SendsBatches`."""
+
+    server: Upstream
+
+    def send(self, request: HttpRequest, inputs: Sequence[bytes], *, timeout_s: float, slot: Slot | None) -> Awaitable[HttpAnswer]:
+        return self.server.http.send(request, timeout_s=timeout_s, slot=slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,7 @@ class EmbeddingsCopy:
             return left
 
         model = await self.models.describe(self.call.model_name, self.call.model_version, timeout_s=left_s())
-        return await TextBatches(server, self.call, model, self.are_tokens, left_s).compute(self.inputs)
+        return await TextBatches(OneServer(server), self.call, model, self.are_tokens, left_s).compute(self.inputs)
 
     def outputs(self, answer: Any) -> dict[str, NDArray[Any]]:
         """The embeddings of the copied texts, of stable's answer or of this copy's."""

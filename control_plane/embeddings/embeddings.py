@@ -11,32 +11,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from control_plane.admission.permit import Permit
 from control_plane.cache.keys import CacheScope
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.algorithms.steps import Steps
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, ModelNotFound, UpstreamUnavailable
+from control_plane.core.errors import DeadlineExceeded, InvalidRequest, UpstreamUnavailable
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.tensor import Tensor
-from control_plane.embeddings.batches_in_parts import BatchesInParts, PartOf
 from control_plane.embeddings.copies import MAX_TEXTS, CopyableEmbeddings
+from control_plane.embeddings.dispatched_batches import DispatchedBatches, PartOf
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, read_embedded_text
 from control_plane.embeddings.domain.openai_request import EmbeddingsRequest
 from control_plane.embeddings.domain.text_model import TextModel
-from control_plane.embeddings.text_batches import MAX_BATCHES_IN_FLIGHT, BatchServer, TextBatches
+from control_plane.embeddings.text_batches import MAX_BATCHES_IN_FLIGHT, TextBatches
 from control_plane.embeddings.text_models import TextModels
 from control_plane.inference.caching.singleflight import Singleflight
-from control_plane.inference.in_flight.running_request import AuthorizedRequest
+from control_plane.inference.in_flight.running_request import AuthorizedRequest, RunningRequest
 from control_plane.inference.in_flight.unparsed_request import UnparsedRequest
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.requests import SendableOn
 from control_plane.inference.routes.targets import Arm, Assignee
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.objects.domain.route import Route, timeout_s_of
+from control_plane.protocols.http1 import HttpAnswer
 from control_plane.telemetry.tracing import TRACEPARENT
 
 _TEXTS_PER_STEP, _BYTES_PER_STEP = 128, 2**20
@@ -76,6 +79,24 @@ class EmbeddingsAnswer:
     """Inputs that were in the cache, not computed for this call or for the flight that it joined."""
 
 
+class SendableEmbeddingsCall(EmbeddingsCall, SendableOn[EmbeddingsAnswer | HttpAnswer], Protocol):
+    """An embeddings request that another region may answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One authorised call."""
+
+    wanted: EmbeddingsRequest
+    running: AuthorizedRequest
+    route: Route | None
+    arm: Arm | None
+    """The model among a route's several that is to embed the inputs."""
+    timeout_s: float
+    takes_cached: bool
+    """Whether the caller accepts cached embeddings."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Computation:
     """One call after routing: what to compute, with which model, and until when."""
@@ -87,19 +108,8 @@ class _Computation:
     deadline_s: float
 
     def costing(self, inputs: Sequence[bytes]) -> InferCall:
-        """A call that costs as much as computing the embeddings of `inputs`."""
-        return _call(self.call.model_name, inputs, are_tokens=self.are_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """Inputs that are computed for one call, as a request under which processes may die
-    (`inference/retries/queries_of_death`)."""
-
-    inputs: Sequence[bytes]
-
-    def content(self, call: InferCall) -> Sequence[bytes]:
-        return self.inputs
+        """A call to the same model that costs as much as computing the embeddings of `inputs`."""
+        return _call(self.call.model_name, self.call.model_version, inputs, are_tokens=self.are_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +132,7 @@ class Embeddings:
         models: TextModels,
         cache: ResponseCache,
         default_timeout_s: float,
-        part_of: PartOf | None = None,
+        part_of: PartOf,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`part_of` makes the requests to parts of sharded models, which only a fleet has. `now_s` is the loop's time."""
@@ -145,64 +155,81 @@ class Embeddings:
             InvalidRequest, ModelNotFound, PermissionDenied, LimitExceeded, Overloaded, DeadlineExceeded,
             UpstreamUnavailable, UpstreamFailed.
         """
-        with self._inference.running.begin(request.frontend, request.principal, request) as begun:
-            if self._inference.tracer is not None:
-                begun.trace = self._inference.tracer.begin(request.field(TRACEPARENT))
-            # Admission comes before parsing: a caller over its limits must not cost the time to read its
-            # body.
-            admitted = begun.admit() or await begun.admit_when_synced()
-            wanted = await run_in_steps(request.read())
-            admitted.model_name = wanted.model
-            named = _call(wanted.model, wanted.inputs, are_tokens=wanted.are_tokens)
-            call, route, arm = self._inference.resolve(named, request.principal, request)
-            running = admitted.authorize(call, named=wanted.model)
-            deadline_s = self._now_s() + timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
-            if arm is None:
-                embedded = await self._embed(request, wanted, running, route, deadline_s)
-            else:
-                embedded = await self._embed_by_arm(request, wanted, running, arm, deadline_s)
-            if arm is None or arm.is_stable:
-                self._offer(route, wanted, running, embedded)
-            running.outcome = Outcome.ANSWERED
-            self._count(embedded)
-            return embedded
+        with self._begin(request) as begun:
+            asked = await self._authorize(request, begun)
+            return self._answered(asked, await self._embed(asked, asked.timeout_s))
 
-    def _offer(self, route: Route | None, wanted: EmbeddingsRequest, running: AuthorizedRequest, embedded: EmbeddingsAnswer) -> None:
-        """Offer a call that the route's own model has answered, to be copied to another one if that is wanted."""
-        shadow = self._inference.shadow
-        if route is None or shadow is None or not embedded.rows:
-            return
-        running.is_repeatable = True
-        call = CopyableEmbeddings(self._models, running.call, wanted.inputs, wanted.are_tokens)
-        shadow.offer(route, call, running, embedded.rows[:MAX_TEXTS])
+    async def embed_anywhere(self, request: SendableEmbeddingsCall) -> EmbeddingsAnswer | HttpAnswer:
+        """As `embed`, or have another region answer the call, whose answer it then is."""
+        with self._begin(request) as begun:
+            asked = await self._authorize(request, begun)
+            failover = self._inference.region_failover
+            if failover is None:
+                return self._answered(asked, await self._embed(asked, asked.timeout_s))
+            running, here = asked.running, partial(self._embed, asked)
+            embedded: EmbeddingsAnswer | HttpAnswer = await failover.answer(request, running, asked.timeout_s, here)
+            if isinstance(embedded, HttpAnswer):
+                running.outcome = Outcome.ANSWERED
+                return embedded
+            return self._answered(asked, embedded)
 
-    async def _embed(
-        self, request: EmbeddingsCall, wanted: EmbeddingsRequest, running: AuthorizedRequest, route: Route | None, deadline_s: float
-    ) -> EmbeddingsAnswer:
-        call = running.call
+    def _begin(self, request: EmbeddingsCall) -> RunningRequest:
+        begun = self._inference.running.begin(request.frontend, request.principal, request)
+        if self._inference.tracer is not None:
+            begun.trace = self._inference.tracer.begin(request.field(TRACEPARENT))
+        return begun
+
+    async def _authorize(self, request: EmbeddingsCall, begun: RunningRequest) -> _Asked:
+        """Admit, read and authorise a call. Raises as `embed` does."""
+        # Admission comes before parsing: a caller over its limits must not cost the time to read its
+        # body.
+        admitted = begun.admit() or await begun.admit_when_synced()
+        wanted = await run_in_steps(request.read())
+        admitted.model_name = wanted.model
+        named = _call(wanted.model, "", wanted.inputs, are_tokens=wanted.are_tokens)
+        call, route, arm = self._inference.resolve(named, request.principal, request)
+        running = admitted.authorize(call, named=wanted.model)
+        running.is_repeatable = True  # an embedding is a function of its text
+        timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
+        return _Asked(wanted, running, route, arm, timeout_s, takes_cached=request.accepts_cached_answers)
+
+    def _answered(self, asked: _Asked, embedded: EmbeddingsAnswer) -> EmbeddingsAnswer:
+        """Note a call's answer, and offer it to be copied to another model if that is wanted."""
+        arm, shadow, running = asked.arm, self._inference.shadow, asked.running
+        if asked.route is not None and shadow is not None and embedded.rows and (arm is None or arm.is_stable):
+            call = CopyableEmbeddings(self._models, running.call, asked.wanted.inputs, asked.wanted.are_tokens)
+            shadow.offer(asked.route, call, running, embedded.rows[:MAX_TEXTS])
+        running.outcome = Outcome.ANSWERED
+        self._count(embedded)
+        return embedded
+
+    def _embed(self, asked: _Asked, left_s: float) -> Awaitable[EmbeddingsAnswer]:
+        """Embed all inputs, by the model that a route's target is where it has any; the route's own model stands in for one that
+        fails."""
+        arm, deadline_s = asked.arm, self._now_s() + left_s
+        if arm is None:
+            return self._embed_by(asked, asked.route, deadline_s)
+        stable = arm.stable
+
+        def embed(left_s: float) -> Awaitable[EmbeddingsAnswer]:
+            return self._embed_by(asked, arm.route, deadline_s)
+
+        def embed_by_stable(left_s: float) -> Awaitable[EmbeddingsAnswer]:
+            asked.running.divert(stable)
+            return embed(left_s)
+
+        return self._inference.fallback.answer(arm, asked.running, deadline_s, embed, embed_by_stable)
+
+    async def _embed_by(self, asked: _Asked, route: Route | None, deadline_s: float) -> EmbeddingsAnswer:
+        """Embed all inputs by the model of the call as it goes to Triton now."""
+        wanted, running, call = asked.wanted, asked.running, asked.running.call
         text_model = await self._models.describe(call.model_name, call.model_version, timeout_s=self._left_s(deadline_s))
         _check(wanted, text_model)
         work = _Computation(call, text_model, wanted.are_tokens, running, deadline_s)
         scope = self._cache.scope(call.model_name, route, running.principal.tenant)
-        if scope is not None and request.accepts_cached_answers:
+        if scope is not None and asked.takes_cached:
             return await self._found_or_computed(work, wanted, scope)
         return await self._computed(work, wanted, None if scope is None else CacheStatus.BYPASS)
-
-    async def _embed_by_arm(
-        self, request: EmbeddingsCall, wanted: EmbeddingsRequest, running: AuthorizedRequest, arm: Arm, deadline_s: float
-    ) -> EmbeddingsAnswer:
-        """Embed all inputs by the model that a route's target is; the route's own model stands in for one that fails."""
-        running.is_repeatable = True
-        try:
-            embedded = await self._embed(request, wanted, running, arm.route, deadline_s)
-        except ControlPlaneError as exc:
-            if not self._inference.fallback.observe_and_may_fall_back(arm, exc, running, deadline_s):
-                raise
-        else:
-            self._inference.fallback.observe_and_may_fall_back(arm, embedded, running, deadline_s)
-            return embedded
-        running.divert(arm.stable)
-        return await self._embed(request, wanted, running, arm.route, deadline_s)
 
     async def _computed(self, work: _Computation, wanted: EmbeddingsRequest, status: CacheStatus | None) -> EmbeddingsAnswer:
         inputs = [*dict.fromkeys(wanted.inputs)]  # each text once, in order, however often the call repeats it
@@ -285,40 +312,19 @@ class Embeddings:
         if self._inference.time_left is not None:
             self._inference.time_left.tell(permit, work.call.model_name)
         try:
-            return await self._send(work, inputs, permit)
-        except (ModelNotFound, UpstreamUnavailable) as exc:
-            if isinstance(exc, UpstreamUnavailable) and not exc.is_not_sent:
-                # Raises DeadlineExceeded where that is over, which equal requests with more time do not share: a model that is told
-                # the deadline answers with an error of its own by then.
-                self._left_s(work.deadline_s)
-                raise
-            # The model or its server has just gone and nothing was computed. In a fleet another server has
-            # the model, or loads it, so one more try is worth it.
-            return await self._send(work, inputs, permit)
-
-    async def _send(self, work: _Computation, inputs: Sequence[bytes], permit: Permit) -> list[EmbeddedText]:
-        timeout_s = self._left_s(work.deadline_s)
-        catalogue = self._inference.dispatch.catalogue
-        if self._part_of is not None and catalogue is not None and catalogue.told_config(work.call.model_name):
-            work.running.estimate_cost(work.costing(inputs))
-            with BatchesInParts(self._inference, work.running, self._part_of, at_once=MAX_BATCHES_IN_FLIGHT) as parts:
-                return await self._batches(work, parts, permit).compute(inputs)
-        async with self._inference.dispatch.server_for(
-            work.call, timeout_s=timeout_s, running=work.running, request=_Inputs(inputs)
-        ) as server:
-            work.running.estimate_cost(work.costing(inputs))
-            batches = self._batches(work, server, permit)
-            try:
+            with self._sender(work) as sender:
+                batches = TextBatches(
+                    sender, work.call, work.text_model, work.are_tokens, lambda: self._left_s(work.deadline_s), permit, permit.yields
+                )
                 return await batches.compute(inputs)
-            finally:
-                # Also after an error: batches that were sent are charged, those that were not are not.
-                work.running.mark_sent_in_parts(batches.sent / len(inputs), MAX_BATCHES_IN_FLIGHT)
+        except UpstreamUnavailable:
+            # Raises DeadlineExceeded where that is over, which equal requests with more time do not share: a model that is told
+            # the deadline answers with an error of its own by then.
+            self._left_s(work.deadline_s)
+            raise
 
-    def _batches(self, work: _Computation, server: BatchServer, permit: Permit) -> TextBatches:
-        def left_s() -> float:
-            return self._left_s(work.deadline_s)
-
-        return TextBatches(server, work.call, work.text_model, work.are_tokens, left_s, permit, yields=permit.yields)
+    def _sender(self, work: _Computation) -> DispatchedBatches:
+        return DispatchedBatches(self._inference, work.running, self._part_of, work.costing, at_once=MAX_BATCHES_IN_FLIGHT)
 
     def _count(self, embedded: EmbeddingsAnswer) -> None:
         """Count hits and misses by text, not by call, since texts are what the cache holds."""
@@ -338,14 +344,14 @@ class Embeddings:
         return left_s
 
 
-def _call(name: str, inputs: Sequence[bytes], *, are_tokens: bool) -> InferCall:
+def _call(name: str, version: str, inputs: Sequence[bytes], *, are_tokens: bool) -> InferCall:
     """An inference call of the same cost as embedding `inputs`; rows of tokens are padded to the longest
     row."""
     size = sum(map(len, inputs))
     if are_tokens:
         longest = max(map(len, inputs)) // 8
-        return InferCall(name, "", "", (Tensor("", "INT64", (len(inputs), longest)),), elements=size // 8)
-    return InferCall(name, "", "", (Tensor("", "BYTES", (len(inputs), 1)),), text_bytes=size, elements=len(inputs))
+        return InferCall(name, version, "", (Tensor("", "INT64", (len(inputs), longest)),), elements=size // 8)
+    return InferCall(name, version, "", (Tensor("", "BYTES", (len(inputs), 1)),), text_bytes=size, elements=len(inputs))
 
 
 def _check(wanted: EmbeddingsRequest, model: TextModel) -> None:

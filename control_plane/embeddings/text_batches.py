@@ -4,7 +4,7 @@ time."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,25 +23,18 @@ queue."""
 _ID_BYTES = 8  # of a token id, INT64
 
 
-class Sends(Protocol):
-    """Client that sends requests over HTTP, of a server or of all that have parts of a model."""
+class SendsBatches(Protocol):
+    """Sender of batches: `embeddings/dispatched_batches`, or to one server `embeddings/copies`."""
 
-    async def send(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer:
-        """Send a request and return the answer. Raises as `triton/ports.HttpUpstream.send`."""
-
-
-class BatchServer(Protocol):
-    """What batches are sent to: a server with the model, or `batches_in_parts`."""
-
-    @property
-    def http(self) -> Sends: ...
+    def send(self, request: HttpRequest, inputs: Sequence[bytes], *, timeout_s: float, slot: Slot | None) -> Awaitable[HttpAnswer]:
+        """Send the request for a batch of `inputs`, and return the answer. Raises as `triton/ports.HttpUpstream.send`."""
 
 
 @dataclass(slots=True)
 class TextBatches:
-    """Batch sender: sends the texts of one call to one server (a sharded model has several), and puts the rows back in order."""
+    """Batches of one call's texts: sends them, and puts the rows back in order."""
 
-    server: BatchServer
+    sender: SendsBatches
     call: InferCall
     model: TextModel
     are_tokens: bool
@@ -51,8 +44,6 @@ class TextBatches:
     """Slot of the call, which all its batches share."""
     yields: bool = False
     """Whether the call is work in the background."""
-    sent: int = 0
-    """The number of inputs that have been sent to the server."""
 
     async def compute(self, inputs: Sequence[bytes]) -> list[EmbeddedText]:
         """Embed the inputs; rows in the order of `inputs`.
@@ -88,8 +79,7 @@ class TextBatches:
     async def _send(self, inputs: list[bytes]) -> list[EmbeddedText]:
         target = b"%b/infer" % path_of_model(self.call.model_name, self.call.model_version)
         request = infer_request(self.model, target, inputs, are_tokens=self.are_tokens, yields=self.yields)
-        self.sent += len(inputs)
-        answer = await self.server.http.send(request, timeout_s=self.left_s(), slot=self.slot)
+        answer = await self.sender.send(request, inputs, timeout_s=self.left_s(), slot=self.slot)
         rows = zip(inputs, read_answer(self.model, answer, len(inputs)), strict=True)
         return [EmbeddedText(values, self._tokens(each) if tokens is None else tokens) for each, (values, tokens) in rows]
 

@@ -21,13 +21,13 @@ from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.fleet import Server
 from control_plane.fleet.domain.leadership.report import LoadReport, Wanted
+from control_plane.fleet.leadership.election import LeaderElection
+from control_plane.fleet.leadership.leader_requests import LeaderForwarding
+from control_plane.fleet.leadership.reports import ReportBuilder, ReportCollector
+from control_plane.fleet.leadership.stale_views import StaleViewDetector
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.loading.server_loads import ServerLoads
 from control_plane.fleet.membership.draining import Drainer
-from control_plane.fleet.ownership.election import LeaderElection
-from control_plane.fleet.ownership.leader_requests import LeaderForwarding
-from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
-from control_plane.fleet.ownership.stale_views import StaleViewDetector
 from control_plane.fleet.ports import FleetMemory, FleetWorkers, LeaderChannel, ServerInstance
 from control_plane.fleet.reconciler import Reconciler
 from control_plane.fleet.routing.dispatch import FleetDispatcher

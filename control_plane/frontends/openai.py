@@ -8,6 +8,7 @@ https://platform.openai.com/docs/api-reference/embeddings.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
 from typing import Protocol
 
@@ -27,17 +28,17 @@ from control_plane.embeddings.domain.openai_request import (
 )
 from control_plane.embeddings.embeddings import Embeddings, EmbeddingsAnswer
 from control_plane.embeddings.text_models import TextModels
-from control_plane.frontends.common.caller import identify, reauthenticate
+from control_plane.frontends.common.caller import identify, reauthenticate, with_timeout
 from control_plane.frontends.completions import CompletionsHttp
 from control_plane.frontends.http.answers.streams import watched
 from control_plane.frontends.openai_call import HttpOpenaiCall
 from control_plane.generation.generation import Generation
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content, with_header
 from control_plane.protocols.kserve.routes import V2Route, read_route
 from control_plane.protocols.openai import model_answer, models_answer
-from control_plane.triton.ports import HttpStream
+from control_plane.triton.ports import HttpStream, RegionUpstream
 
 _GENERATION = frozenset((Action.COMPLETE, Action.CHAT))
 _MAX_BATCH_CALL_BYTES = 1 << 20
@@ -55,6 +56,13 @@ class HttpEmbeddingsCall(HttpOpenaiCall):
 
     def read(self) -> Steps[EmbeddingsRequest]:
         return request_steps(self.body())
+
+    def send_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
+        return gateway.http.send(with_timeout(self.http, timeout_s), timeout_s=timeout_s)
+
+    def with_field(self, answer: EmbeddingsAnswer | HttpAnswer, name: str, value: str) -> HttpAnswer:
+        assert isinstance(answer, HttpAnswer), "it is another region's"
+        return with_header(answer, f"{name}: {value}".encode())
 
 
 class BatchesApplication(Protocol):
@@ -104,8 +112,8 @@ class OpenaiHttp:
         """Answer one request. Raises ControlPlaneError."""
         route, principal = self._admitted(request)
         if route.action is Action.EMBED:
-            embedded = await self._embeddings.embed(HttpEmbeddingsCall(request, principal))
-            return await self._rendered(embedded)
+            embedded = await self._embeddings.embed_anywhere(HttpEmbeddingsCall(request, principal))
+            return embedded if isinstance(embedded, HttpAnswer) else await self._rendered(embedded)
         if route.action in _GENERATION:
             return await self._completions.answer(request, route, principal)
         if route.action is Action.OPTIONS:
@@ -114,7 +122,7 @@ class OpenaiHttp:
             if self._batches is None:
                 raise RouteNotFound("files and batches are switched off on this server (TIDEGATE_JOBS)")
             answering = self._batches.answer(request, route, principal)
-            if request.stream is None or principal is ANONYMOUS:
+            if principal is ANONYMOUS:
                 return await answering
             return await watched(answering, self._rights.watch(principal, partial(reauthenticate, self._access, request)))
         return await self._tell_models(route.model_name, principal)

@@ -182,17 +182,15 @@ class InferenceService:
 
     async def _ask_arm(self, request: InferRequest[AnswerT], running: AuthorizedRequest, arm: Arm, timeout_s: float) -> AnswerT:
         """Answer a request that a route with targets has assigned; the route's own model stands in for one that fails."""
-        deadline_s = self._now_s() + timeout_s
-        try:
-            answer = await self.ask(request, running, arm.route, timeout_s)
-        except Exception as exc:
-            if not self.fallback.observe_and_may_fall_back(arm, exc, running, deadline_s):
-                raise
-        else:
-            if not self.fallback.observe_and_may_fall_back(arm, answer, running, deadline_s):
-                return request.with_model(answer)
-        self._turn_to_stable(request, running, arm)
-        return request.with_model(await self.ask(request, running, arm.route, deadline_s - self._now_s()))
+
+        def ask(left_s: float) -> Awaitable[AnswerT]:
+            return self.ask(request, running, arm.route, left_s)
+
+        def ask_stable(left_s: float) -> Awaitable[AnswerT]:
+            self._turn_to_stable(request, running, arm)
+            return ask(left_s)
+
+        return request.with_model(await self.fallback.answer(arm, running, self._now_s() + timeout_s, ask, ask_stable))
 
     def _turn_to_stable(self, request: FrontendRequest, running: AuthorizedRequest, arm: Arm) -> None:
         """Turn a request that a target has failed to the route's own model."""
@@ -239,20 +237,18 @@ class InferenceService:
         self, request: GenerateRequest, running: AuthorizedRequest, arm: Arm, timeout_s: float
     ) -> HttpAnswer | HttpStream:
         """Answer as `_ask_arm` does, with an answer that may be streamed: what has begun to be answered goes on."""
-        deadline_s = self._now_s() + timeout_s
+
+        async def ask_stable(left_s: float) -> HttpAnswer | HttpStream:
+            self._turn_to_stable(request, running, arm)
+            left_s = await self._wait_for_slot(running, running.permit, left_s)
+            request.slot = running.permit
+            return await ask(left_s)
+
+        def ask(left_s: float) -> Awaitable[HttpAnswer | HttpStream]:
+            return self.dispatch.stream(request, running.call, timeout_s=left_s, running=running)
+
         running.is_repeatable = arm.route.is_repeatable
-        try:
-            answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
-        except Exception as exc:
-            if not self.fallback.observe_and_may_fall_back(arm, exc, running, deadline_s):
-                raise
-        else:
-            if not self.fallback.observe_and_may_fall_back(arm, answer, running, deadline_s):
-                return answer
-        self._turn_to_stable(request, running, arm)
-        left_s = await self._wait_for_slot(running, running.permit, deadline_s - self._now_s())
-        request.slot = running.permit
-        return await self.dispatch.stream(request, running.call, timeout_s=left_s, running=running)
+        return await self.fallback.answer(arm, running, self._now_s() + timeout_s, ask, ask_stable)
 
     def resolve(self, call: InferCall, principal: Principal, request: Assignee) -> tuple[InferCall, Route | None, Arm | None]:
         """Resolve a route's name: the call as it goes to Triton, the route (None: the name is a model's), and the choice

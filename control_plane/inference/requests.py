@@ -72,14 +72,8 @@ class ServerRequest(Hashable, Protocol[AnswerT]):
         """The outcome that Triton's answer amounts to."""
 
 
-class InferRequest(FrontendRequest, CacheableRequest[AnswerT], ServerRequest[AnswerT], CopyableRequest, Protocol[AnswerT]):
-    """A unary inference request, whose answer may be cached."""
-
-    def keep_refusal(self, call: InferCall, error: Overloaded) -> None:
-        """Have equal requests refused unparsed by this error, for a moment and only while it holds for them, too."""
-
-    def with_model(self, answer: AnswerT) -> AnswerT:
-        """Add the name of the model that `choose` noted to an answer."""
+class SendableOn(UnparsedRequest, Assignee, Protocol[AnswerT]):
+    """A request that another region may answer."""
 
     def send_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[AnswerT]:
         """Send the request, as it came, to another region's gateway, which gets `timeout_s` for it.
@@ -89,6 +83,18 @@ class InferRequest(FrontendRequest, CacheableRequest[AnswerT], ServerRequest[Ans
 
     def with_field(self, answer: AnswerT, name: str, value: str) -> AnswerT:
         """Add a header field, or a trailer, to an answer."""
+
+
+class InferRequest(
+    FrontendRequest, CacheableRequest[AnswerT], ServerRequest[AnswerT], CopyableRequest, SendableOn[AnswerT], Protocol[AnswerT]
+):
+    """A unary inference request, whose answer may be cached."""
+
+    def keep_refusal(self, call: InferCall, error: Overloaded) -> None:
+        """Have equal requests refused unparsed by this error, for a moment and only while it holds for them, too."""
+
+    def with_model(self, answer: AnswerT) -> AnswerT:
+        """Add the name of the model that `choose` noted to an answer."""
 
 
 class WholeRequest(ServerRequest[AnswerT], Protocol[AnswerT]):

@@ -20,7 +20,7 @@ from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Query
 from control_plane.core.infer_call import Frontend
 from control_plane.inference.dispatch.region_failover import REGION_HEADER
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
-from control_plane.inference.requests import InferRequest
+from control_plane.inference.requests import SendableOn
 from control_plane.regions.domain.region import Region
 from control_plane.regions.domain.standing import Asked, Standing, nearest
 from control_plane.regions.domain.verdict import Verdict, verdict_of
@@ -101,7 +101,7 @@ class Regions:
         return nearest(self.standings, asked, self._now_s()) is not None
 
     async def ask(
-        self, request: InferRequest[AnswerT], running: AuthorizedRequest, *, left_s: float, is_model_missing: bool
+        self, request: SendableOn[AnswerT], running: AuthorizedRequest, *, left_s: float, is_model_missing: bool
     ) -> AnswerT | None:
         """See `inference/dispatch/region_failover.OtherRegions.ask`."""
         now_s, tenant, model = self._now_s(), running.principal.tenant, running.named_model
@@ -128,7 +128,7 @@ class Regions:
             raise UpstreamUnavailable(f"region {name} {how} the request, which it may have computed")
         return None
 
-    async def _send(self, peer: _Peer, request: InferRequest[AnswerT], timeout_s: float) -> _Sent[AnswerT]:
+    async def _send(self, peer: _Peer, request: SendableOn[AnswerT], timeout_s: float) -> _Sent[AnswerT]:
         standing, scope = peer.standing, asyncio.timeout(None)
         standing.credit.spend()
         standing.in_flight += 1

@@ -7,12 +7,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from math import inf
 from typing import TypeVar
 
 from control_plane.core.endpoints import ONLY
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
+from control_plane.core.errors import DeadlineExceeded
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import GrpcAnswer
 from control_plane.triton.copy_silence import CopySilence
@@ -54,27 +53,6 @@ class SilenceWatch:
             raise
         except Exception:
             is_overdue = False  # a connection that broke says nothing of the model
-            raise
-        finally:
-            del waiting[key]
-            if is_overdue:
-                self._gave_up(model, sent_s, suspect)
-
-    @contextmanager
-    def watching(self, model: str, suspect: TellSuspect) -> Iterator[None]:
-        """Watch, for as long as the block lasts, what its caller sends by himself; otherwise as `watch`."""
-        silence, waiting = self._of(model)
-        waiting[key := object()] = sent_s = self._now_s()
-        is_overdue = False
-        try:
-            yield
-            silence.answered(sent_s, self._now_s())
-        except (DeadlineExceeded, asyncio.CancelledError):
-            is_overdue = True
-            raise
-        except ControlPlaneError as exc:
-            if not isinstance(exc, UpstreamUnavailable) or exc.is_answer:
-                silence.answered(sent_s, self._now_s())
             raise
         finally:
             del waiting[key]

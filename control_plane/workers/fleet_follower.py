@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 
 from control_plane.fleet.domain.leadership.report import LoadReport
+from control_plane.fleet.leadership.leader_requests import LeaderForwarding
+from control_plane.fleet.leadership.reports import ReportBuilder, ReportCollector
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
-from control_plane.fleet.ownership.leader_requests import LeaderForwarding
-from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
 from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.view.catalogue import FleetCatalogue

@@ -2,8 +2,9 @@
 
     python -m perf.chaos [NAME ...] [--scale 1.0] [--list]         # or `make chaos`
 
-Eight callers without retries, over both protocols, half of them with requests that may be computed twice; `perf.chaos.drills` has every
-drill. Gateways are started as a user starts them and shared by the drills that can. Everything stays on this machine's loopback and ends
+Ten callers without retries, over both protocols and by `/v1/embeddings`, of whom six send what may be computed twice;
+`perf.chaos.drills` has every drill. Gateways are started as a user starts them and shared by the drills that can.
+Everything stays on this machine's loopback and ends
 with the scenario. Disks are filled where this process may mount a small one of its own. Writes perf/results/chaos.json and .md.
 """
 

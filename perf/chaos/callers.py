@@ -103,10 +103,10 @@ class HttpCaller:
             self._streams = None
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: Asked, number: float) -> str:
-        body = models.http_body(number, asked.seconds, asked.hoard_bytes)
+        path, body = self._request(asked, number)
         fields = f"Host: localhost\r\ntidegate-timeout-ms: {int(asked.deadline_s * 1000)}\r\n"
         fields += f"x-api-key: {self._key}\r\n" if self._key else ""
-        writer.write(f"POST /v2/models/{asked.model}/infer HTTP/1.1\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        writer.write(f"POST {path} HTTP/1.1\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         answer = await reader.readexactly(int(head.partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]))
         if b"\r\nconnection: close" in head:
@@ -115,9 +115,26 @@ class HttpCaller:
         if status != b"200":
             return f"{status.decode()} {answer.decode(errors='replace')}"
         with suppress(LookupError, ValueError):
-            if models.http_number(answer) == number:
+            if self._number(answer) == number:
                 return ""
         return f"a wrong answer: {answer[:80]!r}"
+
+    def _request(self, asked: Asked, number: float) -> tuple[str, bytes]:
+        """The path and the body."""
+        return f"/v2/models/{asked.model}/infer", models.http_body(number, asked.seconds, asked.hoard_bytes)
+
+    def _number(self, answer: bytes) -> float:
+        return models.http_number(answer)
+
+
+class EmbeddingsCaller(HttpCaller):
+    """Asks `/v1/embeddings`."""
+
+    def _request(self, asked: Asked, number: float) -> tuple[str, bytes]:
+        return "/v1/embeddings", models.embeddings_body(asked.model, number, asked.seconds, asked.hoard_bytes)
+
+    def _number(self, answer: bytes) -> float:
+        return models.embedded_number(answer)
 
 
 class GrpcCaller:

@@ -15,6 +15,7 @@ from perf.chaos.faults import processes, stores
 from perf.chaos.scene import Act
 
 _NOTHING = "nothing"
+_CALLERS = 10
 _E2E = "tests/e2e"
 _QUICK = f"{_E2E}/perf/test_perf.py::test_scenario"
 """Carries out some drills by itself, each in a second."""
@@ -44,7 +45,7 @@ class Drill:
     """From the fault until the last request is sent that takes longer than a second, at most."""
     longest_repeatable_s: float = math.inf
     """That an answer to a request takes that may be computed twice, at most."""
-    callers: int = 8
+    callers: int = _CALLERS
     deadline_s: float = DEADLINE_S
     is_overload: bool = False
 
@@ -54,7 +55,6 @@ class Drill:
         return "_".join("".join(each if each.isalnum() else " " for each in self.name.lower()).split())
 
 
-_CALLERS = 8
 _THIRD = "one of three servers"
 _OVERLOAD = "3 times what a model can do for 60 s, both protocols"
 
@@ -79,6 +79,11 @@ DRILLS = {
             "stub dies", "three servers", processes.kill_a_stub, "kill -9 of the Python process of one of three replicas",
             "what may not be computed twice fails if it was there; no other request", f"{_E2E}/triton/test_dead_stub.py::"
             "test_all_that_fits_is_loaded_at_the_start_and_a_stub_that_dies_is_replaced",
+        ),
+        Drill(
+            "stub of a text model dies", "three servers", processes.kill_a_text_stub,
+            "the same of a replica that `/v1/embeddings` asks", "nothing", f"{_E2E}/fleet/test_faults.py::"
+            "test_embeddings_are_computed_by_another_replica_where_a_stub_or_a_triton_dies_under_them",
         ),
         Drill(
             "stub freezes", "three servers", processes.freeze_a_stub, "SIGSTOP of the Python process of one of three replicas for 12 s",
@@ -183,13 +188,13 @@ DRILLS = {
             "a region dies", "two regions", processes.kill_a_region,
             "kill -9 of a region's gateway while another region's only Triton is frozen for 2.5 s more, and a start then",
             "what may not be computed twice fails if it was there; the rest waits for a Triton",
-            _QUICK, callers=4,
+            _QUICK, callers=5,
         ),
         Drill(
             "a region freezes", "two regions", processes.freeze_a_region,
             "SIGSTOP of a region's gateway for 5 s, while another region's only Triton is frozen for the first half",
             "requests there are given up on after two seconds: what may not be computed twice fails, the rest waits for a Triton",
-            f"{_E2E}/regions/test_regions.py::test_requests_at_a_region_that_freezes_are_given_up_on", callers=4,
+            f"{_E2E}/regions/test_regions.py::test_requests_at_a_region_that_freezes_are_given_up_on", callers=5,
         ),
         Drill(
             "Redis dies", "two gateways", stores.kill_redis, "kill -9 of the one with the state, and a start 6 s later",

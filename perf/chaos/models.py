@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tritonclient.grpc import service_pb2
 
-REPEATABLE_MODEL, ONCE_MODEL = "steady", "once"
+REPEATABLE_MODEL, ONCE_MODEL, TEXT_MODEL = "steady", "once", "texts"
+"""The last one embeds texts, each of which says what another model's numbers say."""
 HANGS, CORRUPT, HOG = "hangs", "corrupt", "hog"
 COLD = tuple(f"cold_{number:02}" for number in range(20))
 WORK_S = 0.01
@@ -19,8 +20,8 @@ POISON, ENDLESS = -1.0, 3600.0
 HOG_BYTES = 250 << 20
 PADDING_BYTES = 4 << 20
 """Of a model that is fetched from a store."""
-SIZE = "24MiB"
-"""That each declares."""
+SIZE, TEXT_MODEL_SIZE = "24MiB", "1MiB"
+"""That each declares, and the one that embeds texts."""
 
 _CODE = """
 import os
@@ -40,7 +41,8 @@ class TritonPythonModel:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request):
-        number, seconds, hoard_bytes = pb_utils.get_input_tensor_by_name(request, "X").as_numpy().tolist()
+        asked = pb_utils.get_input_tensor_by_name(request, "X").as_numpy().tolist()
+        number, seconds, hoard_bytes = asked if len(asked) == 3 else map(float, asked[0].split())
         if seconds < 0:
             os.kill(os.getpid(), 9)
         if hoard_bytes:
@@ -49,7 +51,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor("Y", numpy.array([number], dtype=numpy.float32))])
 """
 _TENSORS = """max_batch_size: 0
-input [ { name: "X" data_type: TYPE_FP32 dims: [ 3 ] } ]
+input [ { name: "X" data_type: %s dims: [ %d ] } ]
 output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]
 instance_group [ { kind: KIND_CPU count: 1 } ]
 parameters { key: "tidegate_resident_bytes" value { string_value: "%s" } }
@@ -69,7 +71,8 @@ def write(root: Path, names: Sequence[str], *, padding_bytes: int = 0) -> Path:
         if padding_bytes:
             (folder / "weights.bin").write_bytes(bytes(padding_bytes))
         repeats = "" if name == ONCE_MODEL else _MAY_REPEAT
-        (root / name / "config.pbtxt").write_text(f'backend: "{backend}"\n{_TENSORS % SIZE}{repeats}')
+        tensors = _TENSORS % (("TYPE_STRING", 1, TEXT_MODEL_SIZE) if name == TEXT_MODEL else ("TYPE_FP32", 3, SIZE))
+        (root / name / "config.pbtxt").write_text(f'backend: "{backend}"\n{tensors}{repeats}')
     return root
 
 
@@ -80,6 +83,16 @@ def http_body(number: float, seconds: float, hoard_bytes: float = 0.0) -> bytes:
 def http_number(body: bytes) -> float:
     """That an answer has. Raises ValueError, KeyError and others of one that is none."""
     found: float = json.loads(body)["outputs"][0]["data"][0]
+    return found
+
+
+def embeddings_body(model: str, number: float, seconds: float, hoard_bytes: float = 0.0) -> bytes:
+    return json.dumps({"model": model, "input": f"{number} {seconds} {hoard_bytes}"}).encode()
+
+
+def embedded_number(body: bytes) -> float:
+    """As `http_number`, of an answer of `/v1/embeddings`."""
+    found: float = json.loads(body)["data"][0]["embedding"][0]
     return found
 
 

@@ -11,12 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perf.chaos.answers import ONCE, REPEATABLE, Answer, counted, have_all_answered, last_failure_s, said
-from perf.chaos.callers import CALLERS, DEADLINE_S, Asked, Caller, Either, Timeline, keep_asking
-from perf.chaos.models import ONCE_MODEL, REPEATABLE_MODEL
+from perf.chaos.callers import CALLERS, DEADLINE_S, Asked, Caller, Either, EmbeddingsCaller, Timeline, keep_asking
+from perf.chaos.models import ONCE_MODEL, REPEATABLE_MODEL, TEXT_MODEL
 from perf.chaos.run import Run
 from perf.chaos.sites.sites import QUIET, Site
 
-_KINDS = ((REPEATABLE, REPEATABLE_MODEL), (ONCE, ONCE_MODEL))
+_EMBEDDINGS = "embeddings"
+_WAYS = [
+    *((protocol, kind, model) for protocol in CALLERS for kind, model in ((REPEATABLE, REPEATABLE_MODEL), (ONCE, ONCE_MODEL))),
+    (_EMBEDDINGS, REPEATABLE, TEXT_MODEL),
+]
+"""Protocol, kind and model of the harmless callers."""
 _BEFORE_S = 1.0
 _ANSWERS_BEFORE = 20
 """Of each kind, before anything is done."""
@@ -63,7 +68,10 @@ class Scene:
             await caller.close()
 
     def caller(self, protocol: str, gateway: int = 0, tenant: str = QUIET) -> Caller:
-        return CALLERS[protocol](self.site.gateways[gateway].address(protocol), self.site.keys.get(tenant, ""))
+        key = self.site.keys.get(tenant, "")
+        if protocol == _EMBEDDINGS:
+            return EmbeddingsCaller(self.site.gateways[gateway].address("http"), key)
+        return CALLERS[protocol](self.site.gateways[gateway].address(protocol), key)
 
     def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Begin something that goes on meanwhile; it is cancelled when the drill is over."""
@@ -99,10 +107,10 @@ async def carry_out(act: Act, site: Site, *, callers: int, deadline_s: float, sc
 
 
 def harmless_callers(scene: Scene, count: int) -> Iterator[tuple[Caller, list[Asked]]]:
-    """Over both protocols, of both kinds, spread over the gateways."""
+    """In all ways, spread over the gateways."""
     gateways = range(len(scene.site.gateways))
-    ways = itertools.cycle(itertools.product(CALLERS, _KINDS, gateways))
-    for protocol, (kind, model), gateway in itertools.islice(ways, count):
+    ways = itertools.cycle(itertools.product(_WAYS, gateways))
+    for (protocol, kind, model), gateway in itertools.islice(ways, count):
         order = (gateway, *(other for other in gateways if other != gateway))
         yield Either([scene.caller(protocol, each) for each in order]), [Asked(kind, model, deadline_s=scene.deadline_s)]
 
@@ -114,7 +122,7 @@ async def _until_answered(scene: Scene, callers: int) -> None:
     answers = scene.timeline.answers
     try:
         async with asyncio.timeout(_START_S):
-            while not have_all_answered(answers, [kind for kind, _ in _KINDS], _ANSWERS_BEFORE):
+            while not have_all_answered(answers, (REPEATABLE, ONCE), _ANSWERS_BEFORE):
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise NotCarriedOut(f"callers were not answered before anything was done: {said(answers, 0.0)}") from None

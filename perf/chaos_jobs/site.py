@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,7 +21,8 @@ from perf.chaos import models
 from perf.chaos.sites.durable_redis import Redis
 from perf.chaos.sites.gateways import Gateway
 from perf.chaos_jobs.work import EMBEDDING, MODELS, TENANTS
-from perf.servers.processes import PROJECT, end
+from perf.servers import processes
+from perf.servers.processes import PROJECT, Started, end
 from perf.servers.rabbitmq import RabbitmqServer
 
 ADMINISTRATOR = "administrator"
@@ -37,9 +36,9 @@ class Worker:
 
     def __init__(self, folder: Path, *flags: str, variables: Mapping[str, str]) -> None:
         self.folder = folder
-        self._command = [sys.executable, "-m", "control_plane", "jobs", "run", "--at-once", _AT_ONCE, *flags]
+        self._words = ["jobs", "run", "--at-once", _AT_ONCE, *flags]
         self._variables = variables
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
 
     @property
     def pid(self) -> int:
@@ -55,16 +54,8 @@ class Worker:
             if self._process is None or self._process.poll() is not None:
                 if time.monotonic() > deadline_s:
                     raise RuntimeError(f"tidegate jobs run does not start:\n{log.read_text()[-3000:]}")
-                with log.open("ab") as output:
-                    self._process = subprocess.Popen(
-                        self._command,
-                        stdout=output,
-                        stderr=output,
-                        cwd=PROJECT,
-                        start_new_session=True,
-                        env={**os.environ, **self._variables},
-                    )
-            if b"running jobs" in log.read_bytes()[before:]:
+                self._process = processes.start_tidegate(self._words, log, {**os.environ, **self._variables})
+            if log.exists() and b"running jobs" in log.read_bytes()[before:]:
                 return
             time.sleep(0.05)
 

@@ -15,9 +15,8 @@ import argparse
 import contextlib
 import itertools
 import math
+import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -31,6 +30,7 @@ from perf.load.load_generators import Http
 from perf.measurement import harness
 from perf.measurement.report import Result
 from perf.nodes.report import ALIKE, AT_REST, EMBEDDED, NODE, Case, Report, Run
+from perf.servers import processes
 from perf.servers.processes import PROJECT, end, free_port, own_cpu_s
 from perf.servers.serving import Tidegate, tidegate
 
@@ -127,10 +127,10 @@ def _on_node(root: Path, models: Path) -> Iterator[tuple[int, float, Tidegate]]:
     (secret := root / "secret").write_text(_SECRET)
     http, grpc, metrics, port = (free_port() for _ in range(4))
     ports = {"--node-port": port, "--node-triton-http-port": http, "--node-triton-grpc-port": grpc, "--node-triton-metrics-port": metrics}
-    command = [sys.executable, "-m", "control_plane", "node", "--state-dir", str(root / "state"), "--model-repository", str(models)]
-    command += ["--node-secret-file", str(secret), *(part for flag, value in ports.items() for part in (flag, str(value)))]
+    words = ["node", "--state-dir", str(root / "state"), "--model-repository", str(models)]
+    words += ["--node-secret-file", str(secret), *(part for flag, value in ports.items() for part in (flag, str(value)))]
     began_s = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=PROJECT, start_new_session=True)
+    process = processes.start_tidegate(words, None, os.environ)
     try:
         while not (root / "state/endpoints.json").exists():
             if process.poll() is not None or time.monotonic() > began_s + _START_TIMEOUT_S:

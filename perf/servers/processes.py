@@ -9,11 +9,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 PROJECT = Path(__file__).resolve().parents[2]
 _START_TIMEOUT_S = 60.0
@@ -40,6 +42,32 @@ class Usage:
 
     threads: int
     rss_bytes: int
+
+
+class Started(Protocol):
+    """A process, as `subprocess.Popen` has it."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: signal.Signals, /) -> None: ...
+    def kill(self) -> None: ...
+
+
+def execute_tidegate(words: Sequence[str], log: Path | None, environment: Mapping[str, str]) -> Started:
+    """Start `tidegate` as a user does, in a session of its own.
+
+    All that it says is added to `log`; without one only errors are told, where this process's are.
+    """
+    with contextlib.nullcontext() if log is None else log.open("ab") as output:
+        streams: dict[str, Any] = {"stdout": output or subprocess.DEVNULL, "stderr": output}
+        command = [sys.executable, "-m", "control_plane", *words]
+        return subprocess.Popen(command, cwd=PROJECT, start_new_session=True, env=environment, **streams)
+
+
+start_tidegate = execute_tidegate
+"""What starts each `tidegate` of a scenario; tests put what forks one that has imported everything in its place."""
 
 
 def require_programs(names: Sequence[str]) -> None:
@@ -95,7 +123,7 @@ def running(
             end(process)
 
 
-def end(process: subprocess.Popen[bytes], *, by: signal.Signals = signal.SIGTERM) -> None:
+def end(process: Started, *, by: signal.Signals = signal.SIGTERM) -> None:
     """SIGTERM or SIGINT, and SIGKILL when that is not heard."""
     process.send_signal(by)
     try:

@@ -7,15 +7,14 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf.servers.processes import PROJECT, end
+from perf.servers import processes
+from perf.servers.processes import Started, end
 
 PROTOCOLS = ("http", "grpc")
 _START_TIMEOUT_S = 200.0
@@ -92,16 +91,15 @@ def tidegate(flags: Sequence[str], *, state: Path | None = None, variables: Mapp
     """`tidegate serve` with these flags and variables, on free ports and in a state folder of its own, or in one that is prepared."""
     with contextlib.nullcontext(str(state)) if state else tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
         ports = [part for protocol in ("http", "grpc", "metrics", "admin") for part in (f"--{protocol}-port", "0")]
-        command = [sys.executable, "-m", "control_plane", "serve", "--state-dir", folder, *flags, *ports]
-        environment = {**os.environ, **(variables or {})}
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=PROJECT, start_new_session=True, env=environment)
+        words = ["serve", "--state-dir", folder, *flags, *ports]
+        process = processes.start_tidegate(words, None, {**os.environ, **(variables or {})})
         try:
             yield Tidegate(process.pid, _wait_for_addresses(Path(folder), process), Path(folder))
         finally:
             end(process, by=signal.SIGINT)  # no load balancer has to notice its end first
 
 
-def _wait_for_addresses(state: Path, process: subprocess.Popen[bytes]) -> dict[str, str]:
+def _wait_for_addresses(state: Path, process: Started) -> dict[str, str]:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not (state / "endpoints.json").exists():
         if process.poll() is not None or time.monotonic() > deadline:

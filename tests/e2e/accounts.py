@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from control_plane.app.stores import open_state_store
 from control_plane.auth.keys import Keys
-from control_plane.core.scope import Right, Scope
+from control_plane.core.scope import Right, Scope, parse_scope
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects
 from tests.e2e.tidegate import LONG_S, Tidegate
@@ -80,3 +80,23 @@ class Administrator:
     def usage(self) -> dict[str, dict[str, Any]]:
         """All that was ever used, by tenant."""
         return {row["tenant"]: row for row in self.do("GET", "/usage?by=tenant&since=30d")["rows"]}
+
+
+LIMIT = 50.0
+
+TEAM = Tenant("team", requests_per_s=LIMIT)
+
+
+def make_key(state_url: str | None, state_dir: Path, tenant: Tenant = TEAM, *, scope: str = "infer:echo") -> str:
+    """The text of a key of a tenant with a limit."""
+
+    async def main() -> str:
+        store = await open_state_store(SecretStr(state_url) if state_url else None, state_dir)
+        try:
+            await Objects(store).put(tenant)
+            _, text = await Keys(store).create(tenant.name, [parse_scope(scope)])
+        finally:
+            await store.close()
+        return text
+
+    return asyncio.run(main())

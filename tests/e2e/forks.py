@@ -1,6 +1,6 @@
 """Processes that are forked from one that has imported what they run: a start imports for longer than it does anything else.
 
-`python -m control_plane` is started for real by what measures or needs that: `perf`, tests of the command line, other Pythons.
+`python -m control_plane` is started for real by what needs that: tests of the command line, of other Pythons, and one of `perf`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
 from pathlib import Path
 
 from control_plane.cli import main
+from perf.servers import processes
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -73,9 +75,12 @@ def _carry_out(args: Sequence[str], output: Path, env: Mapping[str, str]) -> Non
     main()
 
 
-def run_module(module: str, args: Sequence[str], output: Path, env: Mapping[str, str]) -> None:
-    """Do what `python -m` does, in a process of `PROCESSES`, and write to `output`."""
+def run_module(module: str, args: Sequence[str], output: Path, env: Mapping[str, str], *, is_real: bool) -> None:
+    """Do what `python -m` does, in a process of `PROCESSES`, and write to `output`; each `tidegate` is started for real, or forked."""
     _prepare(output, env)
+    if not is_real:
+        forkserver._forkserver.ensure_running = lambda: None  # it is running, as this process is its child; Python would start another
+        processes.start_tidegate = lambda words, log, env: Forked(words, output=log or output, env=env)
     multiprocessing.set_start_method("fork", force=True)  # Linux's default, in place of how this process was started
     sys.argv = [module, *args]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -85,6 +90,6 @@ def _prepare(output: Path, env: Mapping[str, str]) -> None:
     os.chdir(PROJECT)
     os.environ.clear()
     os.environ.update(env)
-    with output.open("w") as sink:
+    with output.open("a") as sink:
         for descriptor in (1, 2):
             os.dup2(sink.fileno(), descriptor)

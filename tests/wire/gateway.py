@@ -32,6 +32,7 @@ from control_plane.jobs.attempts import envelope_bytes
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from tests.fakes import FakeUpstream
+from tests.fakes.triton.text_model import no_parts
 from tests.wire.services import INFER_TIMEOUT_S, READ_TIMEOUT_S, Services
 
 LIMITS = HttpLimits(
@@ -115,7 +116,7 @@ def _openai(
     access, dispatch = own.governed.access, SingleServerDispatch(own.servers)
     text_models = TextModels(dispatch, fingerprints, access)
     cache = ResponseCache(fingerprints, EvictingCache(1 << 24))
-    embeddings = Embeddings(inference=own.inference, models=text_models, cache=cache, default_timeout_s=INFER_TIMEOUT_S)
+    embeddings = Embeddings(inference=own.inference, models=text_models, cache=cache, default_timeout_s=INFER_TIMEOUT_S, part_of=no_parts)
     generation = Generation(
         inference=own.inference,
         models=GenerativeModels(dispatch, fingerprints, access),

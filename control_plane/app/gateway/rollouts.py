@@ -13,7 +13,7 @@ from uuid import uuid4
 from control_plane.app.data_plane.request_services import RequestServices
 from control_plane.app.upstreams.servers import Tritons
 from control_plane.fleet.kept_replicas import KeptReplicas
-from control_plane.fleet.ownership.election import LeaderElection
+from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.inference.domain.observation import Observation
 from control_plane.objects.objects import Objects
 from control_plane.rollout.contracts import ContractReader

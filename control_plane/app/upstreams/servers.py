@@ -26,8 +26,8 @@ from control_plane.fleet.adapters.servers_file import ServersFile
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.fleet_service import FleetService
+from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.fleet.membership.members import FleetMembers
-from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.fleet.ports import FleetMemory, LeaderChannel, ServerList
 from control_plane.inference.domain.queries_of_death import Finding, Verdict
 from control_plane.metering.ports import ModelCosts

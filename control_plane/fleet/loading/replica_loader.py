@@ -36,7 +36,7 @@ _IN_POOL = replace(LIMITS, stays_in_pool=True)
 
 
 class Leader(RepairLeader, Protocol):
-    """Line to the fleet's leader, where that may be another process: `fleet/ownership/leader_requests`."""
+    """Line to the fleet's leader, where that may be another process: `fleet/leadership/leader_requests`."""
 
     def request_replica(self, model: str, pool: str | None) -> bool:
         """Ask the leader to load a model, in a pool if one is named; False if this process is the leader and

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class RepairLeader(Protocol):
-    """Line to the fleet's leader, where that may be another process: `fleet/ownership/leader_requests`."""
+    """Line to the fleet's leader, where that may be another process: `fleet/leadership/leader_requests`."""
 
     def request_repair(self, server: str, model: str) -> bool:
         """Ask the leader to load a server's dead replica of a model anew; False if this process is the

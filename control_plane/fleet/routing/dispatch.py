@@ -7,7 +7,6 @@ other.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
@@ -29,7 +28,7 @@ from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import GenerateRequest, ServerRequest
 from control_plane.inference.retries.attempt import Attempt, Send, is_repeatable
-from control_plane.inference.retries.faults import FAULTS, Fault, Resend, fault_of_error
+from control_plane.inference.retries.faults import FAULTS, Fault, Resend
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect
 from control_plane.inference.retries.retry_budget import RetryBudget, units_of
 from control_plane.inference.retries.server_fault import dead_stub_model_in
@@ -237,51 +236,14 @@ class FleetDispatcher:
         return reservation
 
     @asynccontextmanager
-    async def server_for(
-        self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None, request: Hashable | None = None
-    ) -> AsyncIterator[Upstream]:
-        """Context manager: a server with the model, whose slot is held for as long as the block lasts. Raises
-        Overloaded. QueryOfDeath: processes have died under the `request` that is sent there."""
+    async def server_for(self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None) -> AsyncIterator[Upstream]:
+        """Context manager: a server with the model, whose slot is held for as long as the block lasts; the view is told how that
+        ends. Raises Overloaded."""
         self.retries.asked(units_of(running))
         deadline_s, hint = self._now_s() + timeout_s, self._workloads.hint(call, running)
-        if request is None:
-            async with self._reserved(call, running, deadline_s=deadline_s, hint=hint) as (upstream, _):
-                yield upstream
-            return
-        if self.hung.watches(call.model_name):
-            await self.hung.verdict(request, call, deadline_s=deadline_s)
-        async with self.deaths.turn_if_watched(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
-            if suspect is not None:
-                hint.avoid = self._resending.avoided(call.model_name)
-            attempt: _FleetAttempt[None] | None = None
-            try:
-                async with self._reserved(call, running, deadline_s=deadline_s, hint=hint) as (upstream, reservation):
-                    attempt = _FleetAttempt(reservation=reservation, hint=hint, fault=None)
-                    yield upstream
-            except asyncio.CancelledError:
-                if attempt is not None:
-                    # Parts of it may have been answered, so it is no failure of the server.
-                    self._router.gave_up(attempt.reservation, may_be_failure=False)
-                    self.hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())
-                raise
-            except ControlPlaneError as exc:
-                if attempt is None:
-                    raise
-                attempt.error, attempt.fault = exc, fault_of_error(exc)
-                if attempt.fault is Fault.TIMED_OUT:
-                    self.hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())
-                await self._judge(request, call, attempt, suspect)
-                raise
-            await self._judge(request, call, attempt, suspect)
-
-    @asynccontextmanager
-    async def _reserved(
-        self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, hint: RoutingHint
-    ) -> AsyncIterator[tuple[Upstream, Reservation]]:
-        """Context manager: a slot at a replica; the view is told how the block ends."""
         reservation = await self._reserve(call, running, deadline_s=deadline_s, hint=hint)
         try:
-            yield reservation.upstream, reservation
+            yield reservation.upstream
             self._router.answered(call, reservation)
         # A lost connection, or an answer of Triton's own (then it was sent).
         except UpstreamUnavailable as exc:

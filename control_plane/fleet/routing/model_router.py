@@ -193,11 +193,11 @@ class ModelRouter:
             silence = self._silences[reservation.server.name][reservation.replica.model]
             silence.answered(reservation.started_s, self.state.now_s())
 
-    def gave_up(self, reservation: Reservation, *, may_be_failure: bool = True) -> None:
-        """Note that a request was not answered in time, or that its caller has left; whether that may be the server's failure."""
+    def gave_up(self, reservation: Reservation) -> None:
+        """Note that a request was not answered in time, or that its caller has left."""
         server, replica = reservation.server.name, reservation.replica
         goes_on = self.streams.go_on(server, replica.model)
-        if may_be_failure and not goes_on:
+        if not goes_on:
             self.state.ejection.gave_up(reservation)
         self.state.doubts.gave_up(reservation)
         if self.suspect is None or not reservation.is_current or replica.state is not ModelState.READY:

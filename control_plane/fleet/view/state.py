@@ -76,7 +76,7 @@ class FleetState:
         self._seen: dict[str, SeenIndex] = {}
         """Server -> its index as it was last seen."""
         self.uses: Counter[str] = Counter()
-        """Model -> requests that `fleet/ownership/reports` has not reported yet."""
+        """Model -> requests that `fleet/leadership/reports` has not reported yet."""
         self._servers = servers
         # Two events: those that wait for a load are woken only by changes of replicas, not by the end of each
         # request (`released`).

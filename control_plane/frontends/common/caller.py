@@ -54,3 +54,10 @@ def timeout_s_of(http: HttpRequest) -> float | None:
     if not value.isdigit() or len(value) > len(str(_MAX_TIMEOUT_MS)) or not 0 < int(value) <= _MAX_TIMEOUT_MS:
         raise InvalidRequest(f"tidegate-timeout-ms must be a whole number of milliseconds up to a day, got {value.decode('latin-1')!r}")
     return max(0.0, int(value) / 1000 - http.waited_s)
+
+
+def with_timeout(http: HttpRequest, timeout_s: float) -> HttpRequest:
+    """Return a copy for another gateway, which gets `timeout_s` for it in place of the caller's timeout."""
+    headers = [each for each in http.headers if each[0].lower() != TIMEOUT_FIELD]
+    headers.append((TIMEOUT_FIELD, b"%d" % max(1, int(timeout_s * 1000))))
+    return HttpRequest(http.method, http.target, headers, http.body)

@@ -18,10 +18,10 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from control_plane.auth.domain.source import Source, source_of_address
 from control_plane.core.errors import ControlPlaneError, GatewayStopping
-from control_plane.frontends.common.accept_failures import AcceptFailures
 from control_plane.frontends.common.breaches import Breaches, HeldBack, ReadingConnection
 from control_plane.frontends.common.connection_limits import Network, PortConnections
 from control_plane.frontends.common.read_scheduler import ReadScheduler
+from control_plane.host.network.accept_failures import AcceptFailures
 from control_plane.host.network.exposure import is_loopback
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ forwarded but implemented here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from math import inf
 from typing import TypeAlias
@@ -293,19 +293,20 @@ class _StreamCall:
     async def _infer(self, asked: StreamRequest, deadline_s: float) -> GrpcAnswer:
         """Send a request to an ordinary model; a route's own model stands in for another that fails."""
         inference, running, arm = self._relay.inference, asked.running, asked.arm
-        now_s = asyncio.get_running_loop().time
-        try:
-            answer = await self._send(asked.message, asked.call, running, deadline_s - now_s())
-        except ControlPlaneError as exc:
-            if arm is None or not inference.fallback.observe_and_may_fall_back(arm, exc, running, deadline_s):
-                raise
-        else:
-            if arm is None or not inference.fallback.observe_and_may_fall_back(arm, answer, running, deadline_s):
-                return answer
-        asked.message.readdress(arm.stable.model_name, arm.stable.model_version)
-        running.divert(arm.stable)
-        left_s = await inference.acquire_slot(running, timeout_s=deadline_s - now_s())
-        return await self._send(asked.message, arm.stable, running, left_s)
+        if arm is None:
+            return await self._send(asked.message, asked.call, running, deadline_s - asyncio.get_running_loop().time())
+        stable = arm.stable
+
+        def ask(left_s: float) -> Awaitable[GrpcAnswer]:
+            return self._send(asked.message, asked.call, running, left_s)
+
+        async def ask_stable(left_s: float) -> GrpcAnswer:
+            asked.message.readdress(stable.model_name, stable.model_version)
+            running.divert(stable)
+            left_s = await inference.acquire_slot(running, timeout_s=left_s)
+            return await self._send(asked.message, stable, running, left_s)
+
+        return await inference.fallback.answer(arm, running, deadline_s, ask, ask_stable)
 
     async def _send(self, message: InferMessage, call: InferCall, running: AuthorizedRequest, timeout_s: float) -> GrpcAnswer:
         if call.classified or call.sequence_id:

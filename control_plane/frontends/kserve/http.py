@@ -61,7 +61,8 @@ _ASKS_TIMES = ASKED_BY.encode()
 _INFERENCE = frozenset((Action.INFER, Action.GENERATE))
 _OF_A_MODEL = frozenset((Action.READ, Action.MODEL_READY, Action.STATISTICS))
 _WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD, Action.SUBMIT_JOB, Action.COMPUTE_JOB))
-_STREAMED = frozenset((Action.JOB_EVENTS, Action.EVENTS))
+_LASTING = OF_JOBS - {Action.COMPUTE_JOB} | {Action.EVENTS}
+"""Calls whose answers may be waited for, or take their reader long: events, results of jobs, and `Prefer: wait`."""
 _EMPTY_TEXT = make_answer(200, content_type=b"text/plain")
 _EMPTY_JSON = make_answer(200)
 
@@ -156,8 +157,8 @@ class V2Http:
     async def _while_allowed(
         self, asking: Awaitable[HttpAnswer | HttpStream], request: HttpRequest, route: V2Route, principal: Principal
     ) -> HttpAnswer | HttpStream:
-        """Await an answer; a stream, and a body that is still received, end with their caller's rights."""
-        if principal is ANONYMOUS or not (route.action in _STREAMED or request.stream is not None):
+        """Await an answer; one that lasts, and a body that is still received, end with their caller's rights."""
+        if principal is ANONYMOUS or route.action not in _LASTING:
             return await asking
         return await watched(asking, self._rights.watch(principal, partial(self._confirmed, request, route)))
 

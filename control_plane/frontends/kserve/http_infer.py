@@ -25,7 +25,7 @@ from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outc
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.tensor import RawTensor
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.common.caller import TIMEOUT_FIELD, timeout_s_of
+from control_plane.frontends.common.caller import TIMEOUT_FIELD, timeout_s_of, with_timeout
 from control_plane.frontends.common.inflating import InflatedBody
 from control_plane.frontends.kserve.copies import HttpCopy
 from control_plane.frontends.kserve.grpc_infer import MAX_CACHEABLE_REQUEST_BYTES, GrpcInferContext, GrpcInferRequest, part_request
@@ -159,10 +159,7 @@ class HttpInferRequest:
         return b"%b%b: %b\r\n\r\n" % (head[:-2], MODEL_HEADER.encode(), self._chosen.encode())
 
     def send_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
-        came = self._came
-        headers = [each for each in came.headers if each[0].lower() != TIMEOUT_FIELD]
-        headers.append((TIMEOUT_FIELD, b"%d" % max(1, int(timeout_s * 1000))))
-        return gateway.http.send(HttpRequest(came.method, came.target, headers, came.body), timeout_s=timeout_s)
+        return gateway.http.send(with_timeout(self._came, timeout_s), timeout_s=timeout_s)
 
     def with_field(self, answer: HttpAnswer, name: str, value: str) -> HttpAnswer:
         return with_header(answer, f"{name}: {value}".encode())

@@ -70,7 +70,7 @@ class Singleflight(Generic[ResultT]):
         assert self._tasks is not None, "`begin` has not been called"
         assert key not in self._under_way, "a flight of this key is under way: join it instead"
         flight = _Flight(self._tasks.create_task(outcome(compute), name="flight"), running)
-        self._under_way[key] = flight
+        self._under_way[key], running.flight = flight, flight.task
         # Callbacks, as the leader may leave before the flight ends. The key is free again before the permit
         # is given back.
         flight.task.add_done_callback(lambda _: self._finish(key, flight))

@@ -12,7 +12,7 @@ from control_plane.core.infer_call import InferCall
 from control_plane.inference.dispatch.catalogue import Catalogue
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import GenerateRequest, ServerRequest
-from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath
+from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from control_plane.inference.retries.retry_budget import RetryBudget
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.open_streams import OpenStreams
@@ -56,10 +56,9 @@ class Dispatch(Protocol):
         closed."""
 
     def server_for(
-        self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None, request: Hashable | None = None
+        self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
     ) -> AbstractAsyncContextManager[Upstream]:
-        """Reserve a server for a caller that sends by itself, for as long as the block lasts. With `request`, what it
-        sends, it is refused once two processes have died under that.
+        """Reserve a server for a stream, whose caller sends by itself, for as long as the block lasts.
 
         Raises as `send` does.
         """

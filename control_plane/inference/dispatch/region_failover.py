@@ -25,7 +25,7 @@ from control_plane.core.errors import (
 )
 from control_plane.inference.dispatch.dispatch import Dispatch
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
-from control_plane.inference.requests import InferRequest
+from control_plane.inference.requests import SendableOn
 from control_plane.inference.retries.attempt import is_repeatable
 from control_plane.inference.retries.faults import DEATHS, FAULTS, Fault, Resend, fault_in, fault_of_error
 from control_plane.protocols.header_forwarding import HOP_FIELD
@@ -61,7 +61,7 @@ class OtherRegions(Protocol):
         """Whether one of them could be sent the request now, which has `left_s`."""
 
     async def ask(
-        self, request: InferRequest[AnswerT], running: AuthorizedRequest, *, left_s: float, is_model_missing: bool
+        self, request: SendableOn[AnswerT], running: AuthorizedRequest, *, left_s: float, is_model_missing: bool
     ) -> AnswerT | None:
         """Have the best of them answer a request within `left_s`; None: none of them has.
 
@@ -87,7 +87,7 @@ class RegionFailover:
 
     async def answer(
         self,
-        request: InferRequest[AnswerT],
+        request: SendableOn[AnswerT],
         running: AuthorizedRequest,
         timeout_s: float,
         here: Callable[[float], Awaitable[AnswerT]],
@@ -135,18 +135,16 @@ class RegionFailover:
         return answer if there is None else there
 
     async def _fail_over(
-        self, request: InferRequest[AnswerT], running: AuthorizedRequest, deadline_s: float, here: Callable[[float], Awaitable[AnswerT]]
+        self, request: SendableOn[AnswerT], running: AuthorizedRequest, deadline_s: float, here: Callable[[float], Awaitable[AnswerT]]
     ) -> AnswerT:
         """Have a request answered in another region that was taken back from servers that say nothing, or from the queue; here after all,
         if nobody does."""
+        await running.cancelled_flight_ended()  # it would take the permit with it that is to be exchanged
         answer = await self._leave(request, running, deadline_s)
-        if answer is not None:
-            return answer
-        running.leave_region()  # once more: a flight that went on for others, and is joined again, may have ended meanwhile
-        return await self._while_silent(request, running, deadline_s, here)
+        return answer if answer is not None else await self._while_silent(request, running, deadline_s, here)
 
     async def _while_silent(
-        self, request: InferRequest[AnswerT], running: AuthorizedRequest, deadline_s: float, here: Callable[[float], Awaitable[AnswerT]]
+        self, request: SendableOn[AnswerT], running: AuthorizedRequest, deadline_s: float, here: Callable[[float], Awaitable[AnswerT]]
     ) -> AnswerT:
         """Answer a request here once a server answers again, or there once another region has room. Where one is up but silent, it
         waits here: sent to that one, it could not leave any more without being computed once for each try."""
@@ -161,10 +159,11 @@ class RegionFailover:
                             return answer
             finally:
                 place.leave()
+        running.leave_region()  # once more: a flight that went on for others, and is joined again, may have ended meanwhile
         return await here(deadline_s - self._now_s())
 
     async def _leave(
-        self, request: InferRequest[AnswerT], running: AuthorizedRequest, deadline_s: float, *, is_model_missing: bool = False
+        self, request: SendableOn[AnswerT], running: AuthorizedRequest, deadline_s: float, *, is_model_missing: bool = False
     ) -> AnswerT | None:
         """Have another region answer a request, and note which one did; None: none has."""
         if not self._regions.is_any_well:
@@ -172,15 +171,15 @@ class RegionFailover:
         running.leave_region()
         return await self._regions.ask(request, running, left_s=deadline_s - self._now_s(), is_model_missing=is_model_missing)
 
-    def _may_leave(self, request: InferRequest[AnswerT], running: AuthorizedRequest) -> bool:
+    def _may_leave(self, request: SendableOn[AnswerT], running: AuthorizedRequest) -> bool:
         call, permit = running.call, running.permit
         if call.sequence_id or call.uses_shared_memory:
             return False
         return not permit.stays_in_region and request.body_bytes() <= MAX_BODY_BYTES
 
-    def may_leave(self, running: object) -> bool:
-        """Whether a request that is being computed here may leave, and another region is well."""
-        return running in self._here and self._regions.is_any_well
+    def may_leave(self, running: AuthorizedRequest) -> bool:
+        """Whether a request that is being computed here, or the one whose batch it is, may leave, and another region is well."""
+        return (running.batch_of or running) in self._here and self._regions.is_any_well
 
     def _require_loaded(self, running: AuthorizedRequest) -> None:
         """Require that a fleet need not load anything for another region's request. Raises ModelNotFound."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import ControlPlaneError, UpstreamUnavailable
@@ -78,7 +78,7 @@ class SingleServerDispatch:
         self.deaths = QueriesOfDeath(now_s=now_s)
         self.silence = SilenceWatch(now_s)
         self.streams = self.silence.streams
-        self.may_leave: Callable[[object], bool] = lambda running: False
+        self.may_leave: Callable[[Any], bool] = lambda running: False
         """Whether another region could take a request that Triton was not sent, which then does not wait for the next Triton."""
         self._stub_deaths = StubDeaths()
         self._reserved_idle: set[str] = set()
@@ -157,30 +157,12 @@ class SingleServerDispatch:
             return answer if isinstance(answer, HttpAnswer) else HeldStream(answer, self.streams.add(ONLY, call.model_name, answer))
 
     @asynccontextmanager
-    async def server_for(
-        self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None, request: Hashable | None = None
-    ) -> AsyncIterator[Upstream]:
+    async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AsyncIterator[Upstream]:
         now_s = self._now_s()
         self.retries.asked(units_of(running), now_s)
-        deadline_s = now_s + timeout_s
-        if request is None:
-            if call.model_name in self._under_repair.ready_s:
-                await self._await_repair(call, deadline_s)
-            yield self._begin(call, running).upstream
-            return
-        async with self.deaths.turn_if_watched(request, call, timeout_s=timeout_s) as suspect:
-            if call.model_name in self._under_repair.ready_s:
-                await self._await_repair(call, deadline_s)
-            sent = self._begin(call, running)
-            attempt: Attempt[None] = Attempt(fault=None)
-            try:
-                with self._watching(call):
-                    yield sent.upstream
-            except ControlPlaneError as exc:
-                attempt.error, attempt.fault = exc, fault_of_error(exc)
-                await self._judge(request, call, sent, attempt, suspect)
-                raise
-            await self._judge(request, call, sent, attempt, suspect)
+        if call.model_name in self._under_repair.ready_s:
+            await self._await_repair(call, now_s + timeout_s)
+        yield self._begin(call, running).upstream
 
     def idle_replica(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
         model = call.model_name
@@ -227,11 +209,6 @@ class SingleServerDispatch:
     def _watched(self, send: Send[AnswerT], call: InferCall, suspect: TellSuspect) -> Send[AnswerT]:
         """Return `send`, watched for a model that hangs where somebody can end it."""
         return lambda server, /, *, timeout_s: self.silence.watch(call.model_name, send(server, timeout_s=timeout_s), suspect)
-
-    def _watching(self, call: InferCall) -> AbstractContextManager[None]:
-        """Context manager: watch what the dispatcher's caller sends without it in the block for a model that hangs, as `_watched` does."""
-        suspect = self._servers.suspect
-        return nullcontext() if suspect is None else self.silence.watching(call.model_name, suspect)
 
     def _may_resend(self, fault: Fault, call: InferCall, running: RunningOnOne | None) -> bool:
         """Whether the request may be sent to the next Triton, or once its model has been loaded anew. What else this

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from math import inf
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from control_plane.admission.permit import Permit
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
@@ -58,11 +59,13 @@ class RunningRequest:
         "_has_left",
         "_held_permit",
         "_registry",
+        "batch_of",
         "call",
         "client_status",
         "computed_rows",
         "continues_at_triton",
         "expected_units",
+        "flight",
         "frontend",
         "is_cache_hit",
         "is_computed_in_part",
@@ -90,14 +93,19 @@ class RunningRequest:
     )
 
     def __init__(
-        self, registry: RequestRegistry, frontend: Frontend, principal: Principal, started_s: float, unparsed: UnparsedRequest
+        self, registry: RequestRegistry, frontend: Frontend, principal: Principal, started_s: float, unparsed: UnparsedRequest | None
     ) -> None:
+        """Without `unparsed` it is a part of another request."""
         self._registry = registry
-        self.unparsed: UnparsedRequest | None = unparsed
+        self.unparsed = unparsed
         """The request as its frontend holds it; dropped once it is parsed and authorised, since it holds the body."""
         self._goes_on = self._has_flight = self._has_left = False
+        self.flight: asyncio.Task[Any] | None = None
+        """The flight to which the request has given its permit."""
         self._held_permit: Permit | None = None
         """The permit that is released at the request's end."""
+        self.batch_of: AuthorizedRequest | None = None
+        """The request some of whose rows it is for; None for all others."""
         self.frontend = frontend
         self.principal = principal
         self.is_counted = True
@@ -141,6 +149,12 @@ class RunningRequest:
         admitted: AdmittedRequest = self  # type: ignore[assignment]  # `cast` would be a call for each request
         admitted.__class__ = AdmittedRequest
         admitted.permit = self._held_permit = permit
+        return admitted
+
+    def admitted_within(self, whole: AuthorizedRequest) -> AdmittedRequest:
+        """Make the request an admitted one by the permit of `whole`, which goes on holding it."""
+        admitted = self.admitted_by(whole.permit)
+        self._held_permit, self.batch_of = None, whole
         return admitted
 
     def set_requested(self, call: InferCall, *, named: str) -> None:
@@ -257,6 +271,11 @@ class AuthorizedRequest(AdmittedRequest):
         self._held_permit, self._has_flight = None, True
         return self.permit
 
+    async def cancelled_flight_ended(self) -> None:
+        """Wait until the flight has ended that holds the permit, if it is being cancelled, as nobody waits for it any more."""
+        if self._has_flight and self.flight is not None and self.flight.cancelling():
+            await asyncio.wait((self.flight,))
+
     @property
     def is_queued(self) -> bool:
         """Whether the request leads a flight that is still queued for its model's slot."""
@@ -296,7 +315,7 @@ class AuthorizedRequest(AdmittedRequest):
     def flight_ended(self) -> None:
         """Called when the flight that holds this request's permit has ended."""
         self.permit.release(sent_s=self.computed_since_s())
-        self._has_flight = False
+        self._has_flight, self.flight = False, None
         if self._has_left:
             self._registry.end(self)
 

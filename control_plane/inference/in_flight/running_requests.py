@@ -112,9 +112,16 @@ class RunningRequests:
 
     def begin_part(self, whole: AuthorizedRequest, call: InferCall) -> AuthorizedRequest:
         """The request to a part of a sharded model: neither counted nor metered, as `whole` is, within whose limits it is."""
-        part = RunningRequest(self, Frontend.GRPC, whole.principal, self.now_s(), UNSEEN)
+        part = RunningRequest(self, Frontend.GRPC, whole.principal, self.now_s(), None)
         part.is_counted = part.is_metered = False
         return part.admitted_by(whole.permit.for_part()).authorize(call, named="")
+
+    def begin_batch(self, whole: AuthorizedRequest, call: InferCall) -> AuthorizedRequest:
+        """The request for some of the rows of `whole`, in whose slot it is computed. It holds nothing, and need not be ended."""
+        batch = RunningRequest(self, whole.frontend, whole.principal, self.now_s(), None).admitted_within(whole)
+        authorized = batch.authorize(call, named=whole.named_model)
+        authorized.is_repeatable = whole.is_repeatable
+        return authorized
 
     def hits(self, frontend: Frontend, principal: Principal, call: InferCall, count: int) -> None:
         """Record `count` hits, each already admitted by `count_completed`; their duration is recorded as zero."""

@@ -132,15 +132,6 @@ class QueriesOfDeath:
                 self.turns.end(turn, was_answered=suspect.was_answered)
         yield None
 
-    @asynccontextmanager
-    async def turn_if_watched(self, request: Hashable, call: InferCall, *, timeout_s: float) -> AsyncIterator[Suspect | None]:
-        """Context manager: as `turn`, at once where none of the model's requests is suspect."""
-        if not self.watches(call.model_name):
-            yield None
-            return
-        async with self.turn(request, call, timeout_s=timeout_s) as suspect:
-            yield suspect
-
     async def died(self, request: Hashable, call: InferCall, server: str, *, suspect: Suspect | None, is_stub: bool) -> None:
         """Note that a process of `server` died, a Python model's stub or all of Triton, while the request was in flight
         there, sent as `suspect` or as any other.

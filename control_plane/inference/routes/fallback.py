@@ -1,12 +1,13 @@
 """Fallback of routes with several models: the route's own model answers what another of its models has failed.
 
-Called after each request that a route with targets has assigned, by `inference/inference`, `embeddings/embeddings` and the
-frontends' streams, which then send the request anew.
+Each request that a route with targets has assigned goes through it, from `inference/inference`, `embeddings/embeddings` and the
+frontends' streams.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from control_plane.inference.domain.retry_budget import SHARE
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
@@ -16,6 +17,11 @@ from control_plane.inference.routes.arm_observations import ArmObservations
 from control_plane.inference.routes.budget_dial import BudgetDial
 from control_plane.inference.routes.targets import Arm
 from control_plane.objects.domain.route import WHOLE
+
+AnswerT = TypeVar("AnswerT")
+
+Ask = Callable[[float], Awaitable[AnswerT]]
+"""Asks a model for the answer, which may take so many seconds."""
 
 _MAX_OWED = 20
 """Requests that the retry budget may owe for those that a route's own model answers in place of a target."""
@@ -30,6 +36,19 @@ class TargetFallback:
         self._dial = dial
         self._retries = retries
         self._now_s = now_s
+
+    async def answer(self, arm: Arm, running: AuthorizedRequest, deadline_s: float, ask: Ask[AnswerT], ask_stable: Ask[AnswerT]) -> AnswerT:
+        """Have a request answered by `ask`, the model of its arm, and after that one's fault by `ask_stable`, the route's own model,
+        which turns the request to that one first. Raises as they do."""
+        try:
+            answer = await ask(deadline_s - self._now_s())
+        except Exception as exc:
+            if not self.observe_and_may_fall_back(arm, exc, running, deadline_s):
+                raise
+        else:
+            if not self.observe_and_may_fall_back(arm, answer, running, deadline_s):
+                return answer
+        return await ask_stable(deadline_s - self._now_s())
 
     def observe_and_may_fall_back(self, arm: Arm, came: object, running: AuthorizedRequest, deadline_s: float) -> bool:
         """Observe what came of a request, an answer or an error, and return whether the route's own model is to answer it after

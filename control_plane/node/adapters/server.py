@@ -11,9 +11,12 @@ import logging
 import secrets
 import socket
 import ssl
+from collections import Counter
 from typing import Any
 from uuid import uuid4
 
+from control_plane.auth.domain.source import Source, source_of_address
+from control_plane.host.network.accept_failures import AcceptFailures
 from control_plane.node.adapters.frames import FrameLink
 from control_plane.node.domain.handshake import GATEWAY, NODE, NONCE_BYTES, Handshake
 from control_plane.node.domain.messages import (
@@ -34,9 +37,12 @@ _log = logging.getLogger(__name__)
 
 _HANDSHAKE_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 1.0
+_ACCEPT_PAUSE_S = 0.1
 MAX_GATEWAYS = 256
 MAX_STRANGERS = 64
-"""Connections that are not authenticated yet; further ones are closed at once."""
+"""Connections that are not authenticated yet, those among them that have not ended their TLS handshake. Another one has the oldest
+closed of the source that has most: a gateway is no stranger for long, and were the new one refused, whoever only connects would
+keep gateways out."""
 
 
 class NodeServer:
@@ -48,34 +54,57 @@ class NodeServer:
         self._secret = secret
         self._tls = tls
         self._incarnation = uuid4().hex
-        self._strangers = 0
+        self._strangers: dict[asyncio.Task[None], Source] = {}
+        """Tasks that serve connections which are not authenticated yet, the oldest first."""
         self._gateways = 0
 
     async def run(self, bound: socket.socket) -> None:
         """Serve gateways on a bound socket until cancelled."""
+        bound.listen(MAX_STRANGERS)
+        bound.setblocking(False)
+        loop, failures = asyncio.get_running_loop(), AcceptFailures()
         async with asyncio.TaskGroup() as tasks:
+            while True:
+                # Not by `asyncio.start_server`, which tells of a connection only after its TLS handshake.
+                try:
+                    accepted, address = await loop.sock_accept(bound)
+                except OSError as exc:
+                    failures.failed(exc, loop.time())
+                    await asyncio.sleep(_ACCEPT_PAUSE_S)
+                    continue
+                failures.accepted(loop.time())
+                self._take_on(accepted, source_of_address(address[0]), tasks)
 
-            def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                if self._strangers >= MAX_STRANGERS or self._gateways >= MAX_GATEWAYS:
-                    writer.transport.abort()
-                    return
-                self._strangers += 1
-                tasks.create_task(self._serve(FrameLink(reader, writer)), name="gateway")
+    def _take_on(self, accepted: socket.socket, source: Source, tasks: asyncio.TaskGroup) -> None:
+        """Serve a connection as one of a stranger, or close it where there are as many gateways as may be."""
+        accepted.setblocking(False)
+        if self._gateways >= MAX_GATEWAYS:
+            accepted.close()
+            return
+        if len(self._strangers) >= MAX_STRANGERS:
+            ((most, _),) = Counter(self._strangers.values()).most_common(1)
+            oldest = next(task for task, its in self._strangers.items() if its == most)
+            del self._strangers[oldest]
+            oldest.cancel()
+        serving = tasks.create_task(self._serve(accepted), name="gateway")
+        self._strangers[serving] = source
 
-            options: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls, "ssl_handshake_timeout": _HANDSHAKE_TIMEOUT_S}
-            server = await asyncio.start_server(accept, sock=bound, backlog=MAX_STRANGERS, **options)
-            try:
-                await asyncio.get_running_loop().create_future()
-            finally:
-                server.close()
+        def ended(task: asyncio.Task[None]) -> None:
+            self._strangers.pop(task, None)
+            accepted.close()  # a task that is cancelled before it first runs has not
 
-    async def _serve(self, link: FrameLink) -> None:
+        serving.add_done_callback(ended)
+
+    async def _serve(self, accepted: socket.socket) -> None:
         try:
-            try:
-                is_in = await self._is_let_in(link)
-            finally:
-                self._strangers -= 1
-            if is_in:
+            link = await self._open(accepted)
+        except OSError:  # TLS's errors and time-outs among them
+            return
+        try:
+            if await self._is_let_in(link):
+                task = asyncio.current_task()
+                assert task is not None
+                self._strangers.pop(task, None)
                 self._gateways += 1
                 try:
                     await self._service.serve(link)
@@ -85,6 +114,15 @@ class NodeServer:
             _log.exception("the connection of a gateway failed")
         finally:
             link.close()
+
+    async def _open(self, accepted: socket.socket) -> FrameLink:
+        """Open an accepted connection, by a TLS handshake where there is TLS. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        options: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls, "ssl_handshake_timeout": _HANDSHAKE_TIMEOUT_S}
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, **options)
+        return FrameLink(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     async def _is_let_in(self, link: FrameLink) -> bool:
         """Whether both sides have shown who they are; otherwise the connection is closed."""

@@ -17,7 +17,7 @@ from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.leadership.report import LoadReport
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
-from control_plane.fleet.ownership.reports import ReportCollector
+from control_plane.fleet.leadership.reports import ReportCollector
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers

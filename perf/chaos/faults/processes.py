@@ -86,6 +86,10 @@ async def kill_a_stub(scene: Scene) -> None:
     await _kill(scene, scene.site.hosts[0].stubs(models.REPEATABLE_MODEL))
 
 
+async def kill_a_text_stub(scene: Scene) -> None:
+    await _kill(scene, scene.site.hosts[0].stubs(models.TEXT_MODEL))
+
+
 async def freeze_a_stub(scene: Scene) -> None:
     await _freeze(scene, scene.site.gateway.stubs(models.REPEATABLE_MODEL), _WEDGED_S)
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,8 @@ from typing import Any
 
 from control_plane.admin.client import AdminClient
 from control_plane.workers.adapters.process import WORKER_MODULE
-from perf.servers.processes import PROJECT, free_port, tree
+from perf.servers import processes
+from perf.servers.processes import Started, free_port, tree
 
 PROTOCOLS = ("http", "grpc")
 _START_S = 120.0
@@ -31,9 +31,9 @@ class Gateway:
         self.state, self._key = state, key
         self._ports = {protocol: free_port() for protocol in (*PROTOCOLS, "metrics", "admin")}
         ports = [part for protocol, port in self._ports.items() for part in (f"--{protocol}-port", str(port))]
-        self._command = [sys.executable, "-m", "control_plane", "serve", "--state-dir", str(state), *flags, *ports]
+        self._words = ["serve", "--state-dir", str(state), *flags, *ports]
         self._variables = dict(variables or {})
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
         self._outlived: dict[int, str] = {}
         """When each process began that was beneath it when it was killed."""
 
@@ -72,10 +72,7 @@ class Gateway:
         self.state.mkdir(parents=True, exist_ok=True)
         written = self.state / "endpoints.json"
         written.unlink(missing_ok=True)  # one that was killed leaves its own
-        with (self.state / "output.txt").open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, cwd=PROJECT, start_new_session=True, env={**os.environ, **self._variables}
-            )
+        self._process = processes.start_tidegate(self._words, self.state / "output.txt", {**os.environ, **self._variables})
         deadline_s = time.monotonic() + _START_S
         while not written.exists():
             if not self.is_running or time.monotonic() > deadline_s:
@@ -156,7 +153,7 @@ class Node(Gateway):
         self.port, self.triton_ports = free_port(), {name: free_port() for name in ("http", "grpc", "metrics")}
         ports = [part for name, port in self.triton_ports.items() for part in (f"--node-triton-{name}-port", str(port))]
         own = ["--state-dir", str(state), "--node-port", str(self.port), "--node-secret-file", str(secret), *ports]
-        self._command = [sys.executable, "-m", "control_plane", "node", *own, *flags]
+        self._words = ["node", *own, *flags]
 
     def url(self, node_port: int) -> str:
         """Its entry in `--triton-url`, for gateways that reach it at this port."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.fleet.adapters.kubernetes.lease import KubernetesLease
-from control_plane.fleet.ownership.election import LeaderElection
+from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.storage.kubernetes import KubernetesApi
 
 

@@ -17,7 +17,7 @@ import yaml
 from control_plane.fleet.adapters.kubernetes.lease import KubernetesLease
 from control_plane.fleet.adapters.kubernetes.servers import KubernetesServers
 from control_plane.fleet.domain.leadership.election import LeaseLimits
-from control_plane.fleet.ownership.election import LeaderElection
+from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.operator.adapters.kubernetes import KubernetesModels
 from control_plane.storage.kubernetes import Gone
 from tests.contract.kubernetes.api_servers import RIGHTS

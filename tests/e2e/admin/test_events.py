@@ -22,8 +22,8 @@ import pytest
 import redis as redis_client
 
 from tests.e2e.accounts import Administrator, make_first_key
-from tests.e2e.app.test_workers import workers_of
 from tests.e2e.conftest import Start
+from tests.e2e.processes import workers_of
 from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate, wait_for
 from tests.redis_server import RedisServer, redis_server
 

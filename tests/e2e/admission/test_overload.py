@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2
 from control_plane.objects.domain.tenant import Tenant
 from perf.chaos.overload import arrivals
 from tests.e2e import raw_http
-from tests.e2e.admission.test_tenant_limits import make_key
+from tests.e2e.accounts import make_key
 from tests.e2e.conftest import MODELS, Start
 from tests.e2e.load import INFER
 from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import time
@@ -13,22 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
-from control_plane.app.stores import open_state_store
-from control_plane.auth.keys import Keys
-from control_plane.core.scope import parse_scope
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.objects import Objects
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
-from tests.e2e.auth.test_access import triton_url
+from tests.e2e.accounts import LIMIT, TEAM, make_key
 from tests.e2e.conftest import Start
+from tests.e2e.processes import triton_url
 from tests.e2e.tidegate import LONG_S, Tidegate
 from tests.redis_server import redis_server
 
-LIMIT = 50.0
-TEAM = Tenant("team", requests_per_s=LIMIT)
 SMALL, BURST_S = Tenant("small", requests_per_s=3.0), 1.2
 """A tenth of a second more than a bucket of three takes to fill."""
 LONG_ENOUGH_S = 4.0
@@ -39,21 +32,6 @@ FLOOD_PER_S = 400.0
 """Requests on one connection, at most: eight times the limit is a flood, and CPUs have other things to do."""
 SETTLED_S = 1.5
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}).encode()
-
-
-def make_key(state_url: str | None, state_dir: Path, tenant: Tenant = TEAM, *, scope: str = "infer:echo") -> str:
-    """The text of a key of a tenant with a limit."""
-
-    async def main() -> str:
-        store = await open_state_store(SecretStr(state_url) if state_url else None, state_dir)
-        try:
-            await Objects(store).put(tenant)
-            _, text = await Keys(store).create(tenant.name, [parse_scope(scope)])
-        finally:
-            await store.close()
-        return text
-
-    return asyncio.run(main())
 
 
 def flood(port: int, key: str) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import tritonclient.grpc
 from control_plane.objects.domain.tenant import Tenant
 from tests.contract.conftest import MODELS
 from tests.e2e import raw_http
-from tests.e2e.admission.test_tenant_limits import make_key
+from tests.e2e.accounts import make_key
 from tests.e2e.conftest import Start
 from tests.e2e.tidegate import COMPLETE, Tidegate
 

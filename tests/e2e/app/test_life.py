@@ -16,7 +16,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, descendants, living, proc_files, refused_start, shared_memory, wait_for
+from tests.e2e.processes import triton_pid
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, descendants, living, refused_start, shared_memory, wait_for
 
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 
@@ -38,11 +39,6 @@ def ask(path: Path, method: str, target: str) -> bytes:
 
 def echo_status(tidegate: Tidegate) -> int:
     return raw_http.status(raw_http.infer(tidegate.port("http"), "echo", ECHO))
-
-
-def triton_pid(tidegate: Tidegate) -> int:
-    names = proc_files(living(descendants(tidegate.process.pid)), "comm")
-    return next(pid for pid, name in names.items() if name == "tritonserver")
 
 
 @pytest.fixture(scope="module")

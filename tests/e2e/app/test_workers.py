@@ -22,7 +22,8 @@ import tritonclient.http
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, command_line, descendants, living, refused_start, wait_for
+from tests.e2e.processes import processes, tritons_of, workers_of
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, descendants, living, refused_start, wait_for
 
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 WORKERS = 2
@@ -42,18 +43,6 @@ def scaled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     assert running.stop() == 0, running.said()
     assert not living(below), "processes outlived tidegate"
     assert not (folder / "http.sock").exists()
-
-
-def workers_of(tidegate: Tidegate) -> list[int]:
-    return [pid for pid in living(descendants(tidegate.process.pid)) if b"control_plane.app.worker" in command_line(pid)]
-
-
-def processes(tidegate: Tidegate, program: bytes) -> list[int]:
-    return [pid for pid in living(descendants(tidegate.process.pid)) if program in command_line(pid).partition(b"\0")[0]]
-
-
-def tritons_of(tidegate: Tidegate) -> list[int]:
-    return processes(tidegate, b"bin/tritonserver") + processes(tidegate, b"triton_python_backend_stub")
 
 
 def sample(tidegate: Tidegate, name: str) -> float:

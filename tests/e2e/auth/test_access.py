@@ -21,6 +21,7 @@ from tests.e2e.accounts import OPERATORS, Administrator, id_of, make_first_key
 from tests.e2e.auth import probes
 from tests.e2e.auth.probes import Probe, make_of, probes_at, probing
 from tests.e2e.conftest import Start
+from tests.e2e.processes import triton_url
 from tests.e2e.tidegate import LONG_S, Tidegate, wait_for
 from tests.redis_server import RedisServer, redis_server
 
@@ -35,11 +36,6 @@ EVERYTHING = ("infer:*", "metrics", "admin")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with redis_server(tmp_path_factory.mktemp("redis")) as server:
         yield server
-
-
-def triton_url(tidegate: Tidegate) -> str:
-    ports = [tidegate.triton_port(name) for name in ("HTTPService", "GRPCInferenceService", "Metrics Service")]
-    return "http://127.0.0.1:{}?grpc_port={}&metrics_port={}".format(*ports)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from perf.chaos.way import Way
 from tests.e2e.deploy.pod_network import Network, may_have_namespaces
 from tests.e2e.deploy.process_kubelet import Object, ProcessPod, kubelet
 from tests.e2e.deploy.real_cluster import RealCluster, add_volume, real_cluster
-from tests.e2e.fleet.test_fleet import write_models
+from tests.e2e.fleets import write_models
 from tests.e2e.tidegate import wait_for
 from tests.kubernetes_api import model_resource
 from tests.real_kubernetes import CONTROLLERS, WHY_NO_CONTROLLERS, is_there

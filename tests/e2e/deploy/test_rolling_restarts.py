@@ -24,7 +24,7 @@ from perf.chaos.callers import Asked, GrpcCaller, HttpCaller, Timeline, keep_ask
 from perf.chaos.way import Way
 from tests.aio import run
 from tests.e2e import tidegate as servers
-from tests.e2e.deploy.test_kubernetes_pods import OBJECTS, Cluster, Redis, cluster, redis, run_hook, slice_of, start_triton
+from tests.e2e.deploy.pods import OBJECTS, Cluster, Redis, cluster, redis, run_hook, slice_of, start_triton
 from tests.e2e.nodes import RunningNode
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.tidegate import LONG_S, Tidegate, wait_for

@@ -18,24 +18,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.fleet.test_fleet import loaded
-from tests.e2e.fleet.test_fleet_failures import counted, triton_of
+from tests.e2e.fleets import counted, loaded
 from tests.e2e.nodes import EMBEDDED, fleet_on
+from tests.e2e.processes import stubs_of, triton_of
 from tests.e2e.raw_http import exchange, read_answer, status
 from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, living, wait_for
-from tests.e2e.triton.test_dead_stub import stubs_of
 
 pytestmark = pytest.mark.timeout(300)
 
 
-MODELS = ("mortal", "narrow", "outage")
+EMBEDS = "embeds"
+MODELS = ("mortal", "narrow", "outage", EMBEDS)
 POISON = -1.0
 NUMBERS = itertools.count(1)
 
 _CONFIG = """
 backend: "python"
 max_batch_size: 1
-input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 1 ] } ]
+input [ { name: "INPUT0" data_type: %s dims: [ 1 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 1 ] } ]
 instance_group [ { kind: KIND_CPU count: 1 } ]
 dynamic_batching { default_queue_policy { max_queue_size: %d } }
@@ -45,6 +45,7 @@ parameters { key: "tidegate_resident_bytes" value { string_value: "1MiB" } }
 """
 _CODE = """
 import os, time
+import numpy
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
@@ -56,6 +57,11 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", found)])
 """
 _MORTAL = "os._exit(3) if found[0, 0] < 0 else time.sleep(0.01)"
+_EMBEDS = """
+        if found[0, 0] == b"poison":
+            os._exit(3)
+        time.sleep(0.02)
+        found = numpy.array([[len(found[0, 0])]], dtype="float32")"""
 _NARROW = "time.sleep(float(found[0, 0]) % 10.0)"
 _OUTAGE = """
         with open({log!r}, "a") as log:
@@ -75,10 +81,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fleet(seen: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     root = tmp_path_factory.mktemp("models")
-    for name, code, queue in zip(MODELS, (_MORTAL, _NARROW, _OUTAGE.format(log=str(seen))), (0, 1, 0), strict=True):
+    for name, code, queue in zip(MODELS, (_MORTAL, _NARROW, _OUTAGE.format(log=str(seen)), _EMBEDS), (0, 1, 0, 0), strict=True):
         (root / name / "1").mkdir(parents=True)
         (root / name / "1/model.py").write_text(_CODE % code)
-        (root / name / "config.pbtxt").write_text(_CONFIG % queue)
+        (root / name / "config.pbtxt").write_text(_CONFIG % ("TYPE_STRING" if name == EMBEDS else "TYPE_FP32", queue))
     flags = ("--memory-budget", "50MiB", "--load", "*")
     with fleet_on(EMBEDDED, tmp_path_factory.mktemp("fleet"), *flags, repository=root, sources=(COMPLETE,), count=3) as (running, _):
         wait_for(lambda: all_are_ready(running), timeout_s=LONG_S, what="a copy of each model on each server")
@@ -181,3 +187,43 @@ def test_under_a_query_of_death_one_copy_lives_and_innocents_go_on(fleet: Tidega
     assert counted(fleet, "tidegate_queries_of_death_total") == 1
     assert counted(fleet, "tidegate_queries_of_death_refused_total") == 8
     assert "model mortal: a request is refused for 60 s" in fleet.said()
+
+
+def embed(fleet: Tidegate, *texts: str) -> bytes:
+    return exchange(fleet.port("http"), "POST", "/v1/embeddings", json.dumps({"model": EMBEDS, "input": texts}).encode(), timeout_s=LONG_S)
+
+
+def test_embeddings_are_computed_by_another_replica_where_a_stub_or_a_triton_dies_under_them(fleet: Tidegate) -> None:
+    done, told = threading.Event(), Counter[int]()
+
+    def innocent() -> None:
+        while not done.is_set():
+            number = next(NUMBERS)
+            told[status(embed(fleet, f"{number}", f"a text of number {number}"))] += 1
+
+    def await_more() -> None:
+        enough = told.total() + 60
+        wait_for(lambda: told.total() >= enough, timeout_s=LONG_S, what="innocents")
+
+    wait_for(lambda: all_are_ready(fleet) and len(stubs_of(fleet, EMBEDS)) == 3, timeout_s=LONG_S, what="three processes")
+    with ThreadPoolExecutor(6) as callers:
+        innocents = [callers.submit(innocent) for _ in range(6)]
+        try:
+            await_more()
+            os.kill(stubs_of(fleet, EMBEDS)[0], signal.SIGKILL)
+            await_more()
+            wait_for(lambda: len(stubs_of(fleet, EMBEDS)) == 3, timeout_s=LONG_S, what="another process")
+            os.kill(triton_of(fleet, next(iter(loaded(fleet)))), signal.SIGKILL)
+            await_more()
+        finally:
+            done.set()
+        for each in innocents:
+            each.result()
+    assert told.keys() == {200}, told
+
+
+def test_a_text_that_is_poison_is_refused_after_two_processes_and_the_others_of_its_model_are_not(fleet: Tidegate) -> None:
+    wait_for(lambda: all_are_ready(fleet) and len(stubs_of(fleet, EMBEDS)) == 3, timeout_s=LONG_S, what="three processes")
+    poisoned = [embed(fleet, "poison") for _ in range(3)]
+    assert {status(each) for each in poisoned} == {422}, poisoned
+    assert status(embed(fleet, "no poison")) == 200

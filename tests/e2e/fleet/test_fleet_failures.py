@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ import pytest
 
 from control_plane.admin.client import AdminClient
 from control_plane.core.errors import InvalidRequest
-from tests.e2e import tidegate as servers
-from tests.e2e.fleet.test_fleet import answer_of, ask, loaded, shown, write_models
+from tests.e2e.fleets import answer_of, ask, counted, events, loaded, write_models
 from tests.e2e.loads import bad_models
 from tests.e2e.nodes import EMBEDDED, NODES, fleet_on
+from tests.e2e.processes import triton_of
 from tests.e2e.raw_http import status
-from tests.e2e.tidegate import COMPLETE, Tidegate, command_line, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, Tidegate, run_cli, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -76,10 +75,6 @@ def fill(fleet: Tidegate) -> None:
 
 def served(fleet: Tidegate) -> set[str]:
     return set().union(*loaded(fleet).values())
-
-
-def events(fleet: Tidegate, kind: str) -> list[dict[str, Any]]:
-    return [event for event in shown(fleet)["events"] if event["kind"] == kind]
 
 
 def listed(fleet: Tidegate, model: str) -> dict[str, Any]:
@@ -164,30 +159,3 @@ def test_a_server_that_is_killed_is_an_event_and_what_it_had_is_counted_as_lost(
     assert f"server {killed} is down: {how}" in fleet.said()
     assert f"server {killed} is up after" in fleet.said()
     assert f"server {killed}: {how}" in " ".join(run_cli("fleet", "--state-dir", str(fleet.state_dir)).stdout.split())
-
-
-def counted(fleet: Tidegate, metric: str, **labels: str) -> float:
-    with urllib.request.urlopen(fleet.endpoints["metrics"]) as page:
-        lines = page.read().decode().splitlines()
-    sample = metric + ("{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else "")
-    return next(float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == sample)
-
-
-def triton_of(fleet: Tidegate, server: str) -> int:
-    """Its process, by the state folder that it was started with."""
-    host = host_of(fleet, server)
-    for pid in servers.descendants(host.process.pid):
-        if is_triton_of(fleet, server, pid):
-            return pid
-    raise AssertionError(f"no Triton of {server} is running")
-
-
-def is_triton_of(fleet: Tidegate, server: str, pid: int) -> bool:
-    folder = f"{host_of(fleet, server).state_dir}/" if fleet.nodes else f"/servers/{server}/"
-    line = command_line(pid).decode().split("\0")
-    return line[0].endswith("tritonserver") and any(folder in each for each in line)
-
-
-def host_of(fleet: Tidegate, server: str) -> Tidegate:
-    """Its node where it has one, else the gateway."""
-    return fleet.nodes[int(server.rpartition("-")[2])] if fleet.nodes else fleet

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
-from tests.e2e.fleet.test_fleet import loaded, shown
-from tests.e2e.fleet.test_fleet_failures import events, is_triton_of, triton_of
+from tests.e2e.fleets import events, loaded, shown
 from tests.e2e.nodes import EMBEDDED, fleet_on
+from tests.e2e.processes import is_triton_of, triton_of
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, parent_of, run_cli, wait_for
 

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from control_plane.admin.client import AdminClient
-from tests.e2e.app.test_workers import workers_of
-from tests.e2e.fleet.test_fleet import MODELS, answer_of, ask, loaded, loads, require_within_budget, shown, watching, write_models
-from tests.e2e.fleet.test_fleet_failures import triton_of
+from tests.e2e.fleets import MODELS, answer_of, ask, loaded, loads, require_within_budget, shown, watching, write_models
 from tests.e2e.nodes import EMBEDDED, fleet_on
+from tests.e2e.processes import triton_of, workers_of
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.tidegate import LONG_S, Tidegate, wait_for
 

@@ -18,7 +18,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e.fleet.test_fleet import loaded
+from tests.e2e.fleets import loaded
 from tests.e2e.nodes import NODES, fleet_on
 from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, run_cli, wait_for
 

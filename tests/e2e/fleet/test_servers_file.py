@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import tidegate as servers
-from tests.e2e.fleet.test_fleet import answer_of, ask, loaded, write_models
+from tests.e2e.fleets import answer_of, ask, loaded, write_models
 from tests.e2e.nodes import ATTACHED, Host, host_on
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.tidegate import Tidegate, run_cli, wait_for

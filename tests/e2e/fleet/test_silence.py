@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 from control_plane.admin.client import AdminClient
-from tests.e2e.fleet.test_fleet import answer_of, loaded, shown, write_models
-from tests.e2e.fleet.test_fleet_failures import counted, triton_of
+from tests.e2e.fleets import answer_of, counted, loaded, shown, write_models
 from tests.e2e.nodes import NODES, fleet_on
+from tests.e2e.processes import triton_of
 from tests.e2e.raw_http import exchange, read_answer, status
 from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, run_cli, wait_for
 

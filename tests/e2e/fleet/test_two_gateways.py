@@ -13,7 +13,7 @@ import tritonclient.http
 
 from control_plane.admin.client import AdminClient
 from tests.e2e import tidegate as servers
-from tests.e2e.fleet.test_fleet import BUDGET_BYTES, MIB, answer_of, ask, shown, write_models
+from tests.e2e.fleets import BUDGET_BYTES, MIB, answer_of, ask, shown, write_models
 from tests.e2e.nodes import NODES, Host, host_on
 from tests.e2e.raw_http import status
 from tests.e2e.tidegate import Tidegate, wait_for

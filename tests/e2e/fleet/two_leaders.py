@@ -20,8 +20,8 @@ from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.domain.leadership.election import LeaseLimits
 from control_plane.fleet.domain.placement.load_plan import states_of
+from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
-from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.adapters.control import ControlClient
 from tests.fakes.triton.server_models import PlainModels
@@ -34,13 +34,13 @@ LIMITS = LeaseLimits(ttl_s=2.0, margin_s=0.4)
 
 async def main(holder: str, url: str, path: str, secret: str) -> None:
     control = ControlClient(UnixAddress(path), control_secret=secret)
-    ownership = LeaderElection(make_redis_lease(SecretStr(url)), holder=holder, limits=LIMITS)
+    election = LeaderElection(make_redis_lease(SecretStr(url)), holder=holder, limits=LIMITS)
     prepare = partial(asyncio.sleep, 0.3)  # as placing its files takes
     plans = LoadPlans(
         Server("triton", BUDGET),
         control,
         PlainModels(partial(control.load, timeout_s=20.0), partial(control.unload, timeout_s=10.0), prepare),
-        require=ownership.require,
+        require=election.require,
         bytes_of=BYTES.__getitem__,
         limits=PlanLimits(load_timeout_s=20.0, release_timeout_s=20.0, max_poll_s=0.1, call_visible_after_s=2 * LIMITS.margin_s),
     )
@@ -48,7 +48,7 @@ async def main(holder: str, url: str, path: str, secret: str) -> None:
     async def work() -> None:
         choose = random.Random(holder)
         for name in cycle(choose.sample(list(BYTES), len(BYTES))):
-            await ownership.wait_until_leader()
+            await election.wait_until_leader()
             try:
                 ready = [each for each, state in states_of(await control.index()).items() if state is ModelState.READY and each != name]
                 taken = sum(map(BYTES.__getitem__, ready)) + BYTES[name]
@@ -63,7 +63,7 @@ async def main(holder: str, url: str, path: str, secret: str) -> None:
                 await asyncio.sleep(0.02)
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(ownership.run())
+        tasks.create_task(election.run())
         tasks.create_task(work())
 
 

@@ -26,7 +26,7 @@ from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.triton.embedded.installation import ensure_installed
 from control_plane.tuning.adapters.perf_analyzer import Load, PerfAnalyzer, arguments
 from tests.e2e.accounts import Administrator, make_first_key
-from tests.e2e.auth.test_access import triton_url
+from tests.e2e.processes import triton_url
 from tests.e2e.tidegate import PROJECT, Tidegate, start, wait_for
 
 MADE_UP = 60

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,24 +21,26 @@ import tritonclient.grpc
 from tests.e2e import tidegate as servers
 from tests.e2e.forks import PROJECT
 from tests.e2e.tidegate import LONG_S, Tidegate, wait_for
+from tests.unit.python_backends.text_generator.tiny_language_model import save_language_model
 
 SHIPPED = PROJECT / "model_repository" / "text_generation"
 WEIGHTS = SHIPPED / "1" / "fp32"
-# Such a configuration is all that a folder of one's own needs; the rest is completed.
-CONFIG = f"""
-backend: "text_generator"
-parameters {{ key: "folder" value: {{ string_value: "{WEIGHTS}" }} }}
-parameters {{ key: "max_sequences" value: {{ string_value: "4" }} }}
-parameters {{ key: "kv_cache_tokens" value: {{ string_value: "4096" }} }}
-parameters {{ key: "max_prompt_tokens" value: {{ string_value: "700" }} }}
-parameters {{ key: "prefill_tokens" value: {{ string_value: "32" }} }}
-"""
+CACHE, LONG = 100_000, 20_000
 WRITER, CHAT = "writer", "text_generation"
+"""A model so small that it costs next to nothing who waits for whom, and the shipped one, which has something to say."""
 TOKENS = 12
 QUESTIONS = ("What is the capital of France?", "Name three fruits.", "How many days has a week?", "Say a word in Greek: καλημέρα")
 GREEDY = ("The capital of France is Paris.", "1. Bananas\n2. Oranges\n3.", "A week is 7 days.", "Καλημέρα is a Greek")
 """What transformers' `generate` writes with these weights: each token is ahead of the next likely one by far more than rounding."""
-LONG_ANSWER = {"temperature": 0, "max_tokens": 600, "ignore_eos": True}
+LONG_ANSWER = {"temperature": 0, "max_tokens": LONG, "ignore_eos": True}
+"""One that nobody waits for."""
+
+
+def config(folder: Path) -> str:
+    """All that a folder of one's own needs; the rest is completed."""
+    values = {"max_sequences": 4, "kv_cache_tokens": CACHE, "max_prompt_tokens": 700, "max_output_tokens": CACHE, "prefill_tokens": 32}
+    lines = [f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in {"folder": folder, **values}.items()]
+    return "\n".join(['backend: "text_generator"', *lines])
 
 
 def prompt(question: str) -> str:
@@ -50,7 +53,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
         pytest.skip("the language model is not built: `make models` builds it")
     repository = tmp_path_factory.mktemp("repository")
     (repository / WRITER / "1").mkdir(parents=True)
-    (repository / WRITER / "config.pbtxt").write_text(CONFIG)
+    weights = save_language_model(tmp_path_factory.mktemp("weights"), hidden_size=64, layers=2, longest=CACHE)
+    (repository / WRITER / "config.pbtxt").write_text(config(weights))
     flags = ("--model-repository", str(PROJECT / "model_repository"), "--model-repository", str(repository))
     started = servers.start(tmp_path_factory.mktemp("tidegate"), *flags, "--load", WRITER, "--load", CHAT)
     yield started
@@ -74,7 +78,7 @@ def greedy(question: str, **more: Any) -> dict[str, Any]:
 class Stream:
     """One request on a gRPC stream of its own, with the unmodified client."""
 
-    def __init__(self, running: Tidegate, text: str, sampling: dict[str, Any]) -> None:
+    def __init__(self, running: Tidegate, text: str, sampling: dict[str, Any], model: str) -> None:
         self._client = tritonclient.grpc.InferenceServerClient(running.address("grpc"))
         self.parts: queue.Queue[Any] = queue.Queue()
         self.errors: list[Exception] = []
@@ -85,7 +89,7 @@ class Stream:
             _input("sampling_parameters", "BYTES", np.array([json.dumps(sampling).encode()], np.object_)),
         ]
         self._client.start_stream(self._hear)
-        self._client.async_stream_infer(WRITER, inputs)
+        self._client.async_stream_infer(model, inputs)
 
     def _hear(self, result: Any, error: Any) -> None:
         if error is not None:
@@ -111,9 +115,9 @@ class Stream:
 
 
 @contextmanager
-def streams(running: Tidegate, texts: Sequence[str], sampling: dict[str, Any]) -> Iterator[list[Stream]]:
+def streams(running: Tidegate, texts: Sequence[str], sampling: dict[str, Any], *, model: str = WRITER) -> Iterator[list[Stream]]:
     """One for each text; one that stays open holds up the gateway's end, as a model that streams need not say which part is its last."""
-    started = [Stream(running, text, sampling) for text in texts]
+    started = [Stream(running, text, sampling, model) for text in texts]
     try:
         yield started
     finally:
@@ -127,10 +131,16 @@ def _input(name: str, kind: str, values: Any) -> Any:
     return tensor
 
 
-def metric(running: Tidegate, name: str) -> float:
+def metrics(running: Tidegate, *names: str) -> list[float]:
+    """The writer's, all from one page."""
     with urllib.request.urlopen(running.endpoints["metrics"], timeout=LONG_S) as page:
         lines = page.read().decode().splitlines()
-    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f'tidegate_generation_{name}{{model="{WRITER}"')), 0)
+    begins = [f'tidegate_generation_{name}{{model="{WRITER}"' for name in names]
+    return [next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(each)), 0) for each in begins]
+
+
+def metric(running: Tidegate, name: str) -> float:
+    return metrics(running, name)[0]
 
 
 def idle(running: Tidegate) -> None:
@@ -143,17 +153,17 @@ def events_of(body: str) -> list[dict[str, Any]]:
 
 
 def test_greedy_answers_are_those_of_transformers_alone_and_beside_others(running: Tidegate) -> None:
-    alone = [json.loads(generate(running, WRITER, greedy(question))[1])["text_output"] for question in QUESTIONS]
+    alone = [json.loads(generate(running, CHAT, greedy(question))[1])["text_output"] for question in QUESTIONS]
     asked = [prompt(question) for question in QUESTIONS]
-    with streams(running, asked, {"temperature": 0, "max_tokens": TOKENS}) as together:
+    with streams(running, asked, {"temperature": 0, "max_tokens": TOKENS}, model=CHAT) as together:
         assert [stream.whole() for stream in together] == [*GREEDY]
     assert alone == [*GREEDY]
 
 
 def test_a_stream_over_http_has_the_same_parts_and_says_how_it_ended(running: Tidegate) -> None:
     asked = greedy(QUESTIONS[3]) | {"return_finish_reason": True, "return_num_input_tokens": True, "return_num_output_tokens": True}
-    _, whole = generate(running, WRITER, asked)
-    status, body = generate(running, WRITER, asked | {"stream": True}, "generate_stream")
+    _, whole = generate(running, CHAT, asked)
+    status, body = generate(running, CHAT, asked | {"stream": True}, "generate_stream")
     events, answer = events_of(body), json.loads(whole)
 
     assert status == 200
@@ -209,34 +219,46 @@ def test_a_stream_that_is_cancelled_gives_its_place_to_who_waits(running: Tidega
 
 def test_a_flood_of_long_prompts_does_not_stop_who_writes(running: Tidegate) -> None:
     long = "word " * 400
+    counts = "cancelled_total", "steps_total", "tokens_total", "prompt_tokens_total"
+    before = metrics(running, *counts)
     with streams(running, ["Once upon a time"], LONG_ANSWER) as (writer,):
         writer.first()
         with streams(running, 3 * [long], {"temperature": 0, "max_tokens": 1}) as flood:
             for stream in flood:
                 stream.whole()
-            # 1,200 tokens at 32 a step: in each of those steps the writer had its token.
-            assert writer.parts.qsize() > 26
+    wait_for(lambda: metric(running, "cancelled_total") == before[0] + 1, what="the writer's end, which is counted last")
+    _, steps, tokens, read = (now - then for now, then in zip(metrics(running, *counts), before, strict=True))
+
+    assert (read, steps > 1200 / 32) == (4 + 1200, True)
+    assert tokens == steps + 3, "in each step the writer had its token, and each prompt of the flood its own once"
 
 
 def test_a_crowd_shares_steps(running: Tidegate) -> None:
     idle(running)
-    steps, tokens = metric(running, "steps_total"), metric(running, "tokens_total")
-    with streams(running, 4 * [prompt(QUESTIONS[1])], {"temperature": 0, "max_tokens": 30, "ignore_eos": True}) as crowd:
-        assert len({stream.whole() for stream in crowd}) == 1
+    steps, tokens = metrics(running, "steps_total", "tokens_total")
+    # One that has all of the cache, so that the crowd joins at once.
+    with streams(running, ["Once upon a time"], LONG_ANSWER | {"max_tokens": CACHE}) as (greedy,):
+        greedy.first()
+        with streams(running, 4 * [prompt(QUESTIONS[1])], {"temperature": 0, "max_tokens": 30, "ignore_eos": True}) as crowd:
+            wait_for(lambda: metric(running, "waiting") == 4, what="the crowd")
+            greedy.leave()
+            assert len({stream.whole() for stream in crowd}) == 1
     idle(running)
 
-    assert metric(running, "tokens_total") == tokens + 120
-    assert metric(running, "steps_total") - steps < 80
+    assert metric(running, "tokens_total") - tokens == metric(running, "steps_total") - steps + 3 * 30
 
 
 def test_a_caller_over_http_that_leaves_costs_no_more_than_its_answer(running: Tidegate) -> None:
     """Triton 24.10 does not tell a model that a caller over HTTP has left, so its bound is the answer's."""
+    before = metric(running, "tokens_total")
     body = json.dumps({"text_input": "Once", "stream": True, "sampling_parameters": json.dumps(LONG_ANSWER | {"max_tokens": 60})}).encode()
     with socket.create_connection(("127.0.0.1", running.port("http")), timeout=LONG_S) as connection:
         head = f"POST /v2/models/{WRITER}/generate_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         assert connection.recv(1)
+    wait_for(lambda: metric(running, "tokens_total") > before, what="its first token's count")
     idle(running)
+    assert metric(running, "tokens_total") - before <= 60
 
 
 @pytest.fixture(scope="module")
@@ -271,13 +293,13 @@ def test_a_stream_that_openai_s_client_closes_frees_its_place(running: Tidegate,
     idle(running)
     before, written = metric(running, "cancelled_total"), metric(running, "tokens_total")
     stream = client.completions.create(
-        model=WRITER, prompt="Once", max_tokens=600, temperature=0, stream=True, extra_body={"min_tokens": 600}
+        model=WRITER, prompt="Once", max_tokens=4096, temperature=0, stream=True, extra_body={"min_tokens": 4096}
     )
     assert next(stream).choices
     stream.close()
     wait_for(lambda: metric(running, "cancelled_total") == before + 1, what="the model's being told")
     idle(running)
-    assert metric(running, "tokens_total") - written < 600
+    assert metric(running, "tokens_total") - written < 4096
     assert metric(running, "cached_tokens") == 0
 
 

@@ -15,7 +15,7 @@ from standardwebhooks import Webhook as Verifier
 
 from control_plane.jobs.domain.delivery import LEASE_S
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.jobs.test_jobs import ask, ended, result, seconds, submit
+from tests.e2e.jobs.job_calls import ask, ended, result, seconds, submit
 from tests.e2e.tidegate import COMPLETE, LONG_S, run_cli, wait_for
 from tests.s3_server import BUCKET, SECRET, s3_server
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.fleet.test_fleet import body, shown, write_models
-from tests.e2e.jobs.test_job_workers import worker
-from tests.e2e.jobs.test_jobs import ended, submit
+from tests.e2e.fleets import body, shown, write_models
+from tests.e2e.jobs.job_calls import ended, submit
+from tests.e2e.jobs.job_workers import worker
 from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate
 from tests.redis_server import redis_server
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +15,9 @@ from control_plane.app.stores import open_usage_store
 from control_plane.metering.domain.usage import EVERY_DAY, Usage
 from perf.servers.rabbitmq import rabbitmq_server
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.jobs.test_jobs import ask, ended, result, seconds, state, submit
-from tests.e2e.tidegate import COMPLETE, LONG_S, PROJECT, Tidegate, wait_for
+from tests.e2e.jobs.job_calls import ask, ended, result, seconds, state, submit
+from tests.e2e.jobs.job_workers import worker
+from tests.e2e.tidegate import COMPLETE, LONG_S, wait_for
 from tests.redis_server import redis_server
 
 JOBS, LONG_JOB_S = 10, 8.0
@@ -31,14 +30,6 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.setenv("TIDEGATE_JOBS_URL", broker.url)
         monkeypatch.setenv("TIDEGATE_JOBS_SPOOL", str(tmp_path / "spool"))
         yield redis.url
-
-
-def worker(gateway: Tidegate, state_url: str, output: Path) -> subprocess.Popen[bytes]:
-    words = ("jobs", "run", "--gateway", gateway.endpoints["http"], "--state-url", state_url, "--at-once", "4")
-    with output.open("wb") as file:
-        started = subprocess.Popen([sys.executable, "-m", "control_plane", *words], cwd=PROJECT, stdout=file, stderr=file, env=os.environ)
-    wait_for(lambda: b"running jobs" in output.read_bytes(), what="the worker")
-    return started
 
 
 def usage_in(state_url: str) -> Usage:

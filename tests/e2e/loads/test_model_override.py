@@ -10,8 +10,8 @@ import signal
 from pathlib import Path
 
 from tests.e2e import raw_http
-from tests.e2e.app.test_life import triton_pid
 from tests.e2e.conftest import MODELS, Start
+from tests.e2e.processes import triton_pid
 from tests.e2e.tidegate import Tidegate, wait_for
 
 MODEL = """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from control_plane.admin.client import AdminClient
-from tests.e2e.fleet.test_fleet import answer_of, ask, loaded, shown, write_models
+from tests.e2e.fleets import answer_of, ask, loaded, shown, write_models
 from tests.e2e.loads import bad_models
 from tests.e2e.nodes import PLACES, fleet_on
 from tests.e2e.raw_http import exchange, status

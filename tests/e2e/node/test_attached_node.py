@@ -19,7 +19,7 @@ from control_plane.triton.embedded.environment import triton_environment
 from control_plane.triton.embedded.installation import TritonInstallation, ensure_installed
 from control_plane.triton.embedded.shared_libraries import link_libpython
 from tests.e2e import tidegate as servers
-from tests.e2e.fleet.test_fleet import answer_of, ask, shown, write_models
+from tests.e2e.fleets import answer_of, ask, shown, write_models
 from tests.e2e.node.test_nodes import hits, is_hit
 from tests.e2e.nodes import free_ports, secret_file
 from tests.e2e.raw_http import exchange, status

@@ -17,8 +17,8 @@ import tritonclient.http
 from control_plane.admin.client import AdminClient
 from deploy.images.is_alive import main as is_alive
 from tests.e2e import tidegate as servers
-from tests.e2e.fleet.test_fleet import answer_of, ask, loaded, shown, write_models
 from tests.e2e.fleet.test_servers_file import write
+from tests.e2e.fleets import answer_of, ask, loaded, shown, write_models
 from tests.e2e.nodes import RunningNode, secret_file, start_node
 from tests.e2e.raw_http import status
 from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, descendants, living, wait_for

@@ -29,6 +29,9 @@ COMPLETE = {
 """Scenarios whose Tritons are all embedded, and whose models have complete configurations: none is completed, for which Triton starts
 one more stub for each load (`tests.e2e.tidegate.COMPLETE`)."""
 
+REAL = "perf.smoke"
+"""Module of the scenario whose gateway is started as a user starts it; of all others it is forked, in a third of the CPU."""
+
 
 def run(name: str, *flags: str, check: Callable[[Any], None] = lambda report: None) -> Any:
     return pytest.param(name, flags, check, id=name)
@@ -52,7 +55,9 @@ def carry_out(name: str, flags: tuple[str, ...], check: Callable[[Any], None], t
 
 def assert_carried_out(module: str, flags: Sequence[str], output: Path, variables: Mapping[str, str]) -> None:
     """One that takes too long is asked to end, so that it ends what it has started; killed it could not."""
-    process = PROCESSES.Process(target=run_module, args=(module, flags, output, {**os.environ, **variables}))
+    process = PROCESSES.Process(
+        target=run_module, args=(module, flags, output, {**os.environ, **variables}), kwargs={"is_real": module == REAL}
+    )
     process.start()
     try:
         process.join(TIMEOUT_S)

@@ -21,6 +21,7 @@ from control_plane.core.scope import Right, Scope
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import LOCAL, Tenant
 from control_plane.objects.objects import Objects
+from perf.chaos import models as chaos_models
 from tests.e2e import tidegate as servers
 from tests.e2e.tidegate import Tidegate
 from tests.tls_files import Authority
@@ -79,6 +80,7 @@ def start_two(folder: Path) -> Two:
     ]
     regions = folder / "regions.yaml"
     regions.write_text(json.dumps(listed))  # which is YAML
+    texts = chaos_models.write(folder / "models", [chaos_models.TEXT_MODEL])
     shown = authority.issue("there")
     tls = ("--tls-certificate", str(shown.certificate), "--tls-key", str(shown.key))
     started = {
@@ -86,7 +88,12 @@ def start_two(folder: Path) -> Two:
             states[name],
             *("--region", name, "--regions-file", str(regions), "--http-port", str(http), "--grpc-port", str(grpc)),
             *("--model-repository", str(MODELS), servers.COMPLETE, "--load", "slow", "--authentication"),
-            *(("--load", "echo", *tls) if name == "there" else ("--request-log", str(folder / "requests.jsonl"))),
+            *("--model-repository", str(texts)),
+            *(
+                ("--load", "echo", "--load", chaos_models.TEXT_MODEL, *tls)
+                if name == "there"
+                else ("--request-log", str(folder / "requests.jsonl"))
+            ),
             env=SLOTS,
         )
         for name, (http, grpc) in ports.items()
@@ -132,6 +139,13 @@ class Answered:
     @property
     def successes(self) -> int:
         return sum(count for name, count in self.by.items() if not name.isdigit())
+
+
+def embed_bytes(key: str, number: float) -> bytes:
+    """A call of `/v1/embeddings` whose one embedding is the number."""
+    body = chaos_models.embeddings_body(chaos_models.TEXT_MODEL, number, 0.0)
+    head = f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nx-api-key: {key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 async def ask(two: Two, at: str, data: bytes, answered: Answered) -> None:

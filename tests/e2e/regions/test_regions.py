@@ -23,7 +23,22 @@ from control_plane.core.endpoints import Credentials, TcpAddress
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.regions.adapters.region_client import RegionClient
 from control_plane.regions.domain.region import Region
-from tests.e2e.regions.regions import ADMIN, AGAIN, Answered, Two, ask, ask_at_rate, ask_once, infer_bytes, is_well, metric, sent, start_two
+from perf.chaos.models import embedded_number
+from tests.e2e.regions.regions import (
+    ADMIN,
+    AGAIN,
+    Answered,
+    Two,
+    ask,
+    ask_at_rate,
+    ask_once,
+    embed_bytes,
+    infer_bytes,
+    is_well,
+    metric,
+    sent,
+    start_two,
+)
 from tests.e2e.tidegate import Tidegate, command_line, descendants, run_cli, wait_for
 from tests.tls_files import Authority, needs_openssl
 
@@ -138,6 +153,21 @@ def test_a_model_that_is_there_only_is_computed_there_and_one_that_is_nowhere_is
     missing = [ask_once(two, "here", infer_bytes(two.keys["ordinary"], STEP_S, model="nowhere")).by for _ in range(5)]
     assert missing == [{"404": 1}] * 5
     assert metric(two, "there", "tidegate_region_guests_total") <= before + 1, "its absence is remembered"
+
+
+def test_so_are_embeddings_by_openais_api(two: Two) -> None:
+    await_room(two)
+    answered = Answered()
+
+    def is_found() -> bool:  # other regions are asked seldom for models that nobody has heard of
+        nonlocal answered
+        answered = ask_once(two, "here", embed_bytes(two.keys["ordinary"], 7.0))
+        return answered.by == {"there": 1}
+
+    wait_for(is_found, what="it is asked for there")
+    assert embedded_number(answered.texts[0].encode()) == 7.0
+    resident = ask_once(two, "here", embed_bytes(two.keys["resident"], 7.0))
+    assert resident.by == {"404": 1}, resident.texts
 
 
 @pytest.mark.parametrize("tenant", ["resident", "stranger"])

@@ -21,7 +21,7 @@ import tritonclient.grpc
 
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
-from tests.e2e.auth.test_access import triton_url
+from tests.e2e.processes import triton_url
 from tests.e2e.tidegate import COMPLETE, LONG_S, SHARED_TRITON, Tidegate, run_cli, wait_for
 from tests.redis_server import redis_server
 

@@ -18,11 +18,12 @@ import pytest
 
 from control_plane.admin.client import AdminClient
 from tests.e2e.conftest import Start
-from tests.e2e.fleet.test_fleet import answer_of, ask, body, loaded, shown, write_models
+from tests.e2e.fleets import answer_of, ask, body, loaded, shown, write_models
 from tests.e2e.loads import bad_models
 from tests.e2e.nodes import NODES, fleet_on
+from tests.e2e.processes import stubs_of
 from tests.e2e.raw_http import exchange, status
-from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, living, proc_files, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, living, run_cli, wait_for
 
 _SOON_S = 5.0
 """A model is back within this time on a machine that has nothing else to do."""
@@ -66,12 +67,6 @@ output [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]
 instance_group [ { kind: KIND_CPU } ]
 """
 """A model that sends as many pieces, five a second, as it is asked for; of fewer than none it hangs."""
-
-
-def stubs_of(running: Tidegate, model: str) -> list[int]:
-    """By their command lines, among the processes that this gateway or its nodes have started."""
-    lines = {pid: line.split("\0") for pid, line in proc_files(running.below(), "cmdline").items()}
-    return [pid for pid, line in lines.items() if "python_backend_stub" in line[0] and f"/{model}/" in line[1]]
 
 
 @dataclass

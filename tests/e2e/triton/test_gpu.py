@@ -17,10 +17,11 @@ from control_plane.host.memory.gpu_memory import GpuMemory
 from control_plane.models.adapters.profile import ask_libraries
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import Start
-from tests.e2e.fleet.test_fleet import answer_of, ask, loaded, shown
+from tests.e2e.fleets import answer_of, ask, loaded, shown
 from tests.e2e.nodes import PLACES, fleet_on
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.tidegate import LONG_S, Tidegate, proc_files, run_cli, wait_for
+from tests.unit.python_backends.text_generator.tiny_language_model import WORDS, save_language_model
 
 pytestmark = pytest.mark.gpu
 
@@ -174,14 +175,13 @@ def test_a_language_model_with_a_part_of_its_weights_on_the_gpu_writes_the_same(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "LONG_S", LOADING_S)
-    tiny = pytest.importorskip("tests.unit.python_backends.text_generator.tiny_language_model")  # needs PyTorch and transformers
-    config = _LANGUAGE_MODEL % tiny.save_language_model(tmp_path / "weights", hidden_size=1024, layers=12)
+    config = _LANGUAGE_MODEL % save_language_model(tmp_path / "weights", hidden_size=1024, layers=12)
     for name, more in (("whole", ""), ("part", _PART)):
         (tmp_path / "models" / name / "1").mkdir(parents=True)
         (tmp_path / "models" / name / "config.pbtxt").write_text(config + more)
     running = start(tmp_path / "state", "--model-repository", str(tmp_path / "models"), "--load", "whole", "--load", "part")
 
     for count in (1, 30, 100):
-        asked = tiny.WORDS[2 : 2 + count]
+        asked = WORDS[2 : 2 + count]
         assert written(running, "part", asked) == written(running, "whole", asked)
     assert held_by(running, "whole") - held_by(running, "part") > (WHOLE_MIB - PART_MIB) * MIB * 0.9

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import tidegate as servers
-from tests.e2e.fleet.test_fleet import answer_of, ask, loaded, shown, write_models
-from tests.e2e.fleet.test_fleet_failures import counted, triton_of
+from tests.e2e.fleets import answer_of, ask, counted, loaded, shown, write_models
 from tests.e2e.loads import bad_models
 from tests.e2e.nodes import EMBEDDED, NODES, fleet_on
+from tests.e2e.processes import triton_of
 from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, command_line, living, wait_for
 
 pytestmark = pytest.mark.timeout(300)

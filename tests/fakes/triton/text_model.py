@@ -100,3 +100,8 @@ def _token_rows(data: bytes, shape: list[int]) -> list[bytes]:
     ids, mask = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
     rows = range(shape[0])
     return [bytes(ids[row * shape[1] + at] for at in range(shape[1]) if mask[row * shape[1] + at]) for row in rows]
+
+
+def no_parts(frame: bytes, principal: object) -> Any:
+    """As `embeddings/dispatched_batches.PartOf`, where no model is sharded."""
+    raise AssertionError("no model is sharded here")

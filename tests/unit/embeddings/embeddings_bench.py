@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from control_plane.admission.admission import Admission
@@ -28,7 +28,7 @@ from control_plane.triton.servers import Servers
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state
-from tests.fakes.triton.text_model import FakeTextModel
+from tests.fakes.triton.text_model import FakeTextModel, no_parts
 from tests.fakes.triton.unparsed_request import FakeUnparsedRequest
 
 HIT, MISS, JOINED, BYPASS = CacheStatus.HIT, CacheStatus.MISS, CacheStatus.JOINED, CacheStatus.BYPASS
@@ -44,6 +44,10 @@ class Request(FakeUnparsedRequest):
     accepts_cached_answers: bool = True
     principal: Principal = ANONYMOUS
     frontend: Frontend = Frontend.HTTP
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    def field(self, name: str) -> str | None:
+        return self.fields.get(name)
 
     def read(self) -> Steps[EmbeddingsRequest]:
         yield
@@ -114,6 +118,7 @@ class Bench:
             models=TextModels(SingleServerDispatch(self.servers), self.fingerprints, rights.access, now_s=now_s),
             cache=self.cache,
             default_timeout_s=30.0,
+            part_of=no_parts,
             now_s=now_s,
         )
         self.service.begin(tasks)

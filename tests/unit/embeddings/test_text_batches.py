@@ -12,6 +12,7 @@ import pytest
 
 from control_plane.core.errors import DeadlineExceeded, UpstreamFailed
 from control_plane.core.infer_call import InferCall
+from control_plane.embeddings.copies import OneServer
 from control_plane.embeddings.domain.text_model_config import read_text_model
 from control_plane.embeddings.text_batches import TextBatches
 from control_plane.protocols.http1 import make_answer
@@ -30,7 +31,7 @@ class Bench:
         config = self.triton.config_bytes()
         model = read_text_model(config)
         assert model is not None
-        return TextBatches(self.upstream, InferCall("m", version, "", ()), model, are_tokens, self.left_s)
+        return TextBatches(OneServer(self.upstream), InferCall("m", version, "", ()), model, are_tokens, self.left_s)
 
     def left_s(self) -> float:
         if not self.timeouts_s[0]:

@@ -21,8 +21,8 @@ from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.domain.leadership.election import LeaseLimits
 from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.domain.placement.load_plan import states_of
+from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
-from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.ports import ModelControl
 from tests.fakes.stores.lease import FakeRecord
@@ -45,7 +45,7 @@ ON_ITS_WAY_S = 0.7
 class Kind:
     """Implementation that the processes run; a mutant replaces one part by one that breaks a rule."""
 
-    ownership: type[LeaderElection] = LeaderElection
+    election: type[LeaderElection] = LeaderElection
     plans: type[LoadPlans] = LoadPlans
     limits: LeaseLimits = LIMITS
     plan_limits: PlanLimits = PLANS
@@ -202,12 +202,12 @@ class Process:
             return offset_s + world.now_s * rate
 
         kind = world.kind
-        self.ownership = kind.ownership(Store(self), holder=f"p{number}", limits=kind.limits, now_s=now_s)
+        self.election = kind.election(Store(self), holder=f"p{number}", limits=kind.limits, now_s=now_s)
         self._plans = kind.plans(
             Server("triton", BUDGET),
             cast("ModelControl", Control(self)),
             PlainModels(Control(self).load, Control(self).unload),
-            require=self.ownership.require,
+            require=self.election.require,
             bytes_of=BYTES.__getitem__,
             limits=kind.plan_limits,
             now_s=now_s,
@@ -236,7 +236,7 @@ class Process:
         self.pauses_at.clear()
         self._main.cancel()
         self._loop.run_now()
-        leaving = self._loop.create_task(self.ownership.stop())
+        leaving = self._loop.create_task(self.election.stop())
         self.world.run_for(2 * STORE_TIMEOUT_S)
         assert leaving.done()
 
@@ -282,13 +282,13 @@ class Process:
 
     async def _work_and_own(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.ownership.run())
+            tasks.create_task(self.election.run())
             tasks.create_task(self._work())
 
     async def _work(self) -> None:
         choose = self.world.random
         while True:
-            await self.ownership.wait_until_leader()
+            await self.election.wait_until_leader()
             name, patience_s = choose.choice(list(BYTES)), choose.choice((0.02, 0.2, 1.0, 60.0))
             try:
                 async with asyncio.timeout(patience_s):

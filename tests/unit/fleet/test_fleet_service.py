@@ -20,8 +20,8 @@ from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.domain.leadership.report import Wanted
 from control_plane.fleet.fleet_service import FleetService
+from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.fleet.membership.members import FleetMembers
-from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.model_service import ModelService
 from control_plane.triton.attachment import AttachedHealthCheck
 from control_plane.triton.servers import Servers

@@ -17,7 +17,7 @@ import pytest
 
 from control_plane.core.errors import Conflict
 from control_plane.fleet.domain.leadership.lease import Lease
-from control_plane.fleet.ownership.election import LeaderElection
+from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.objects.domain.rollout import Phase, Rollout, Step
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind, Stored

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.fleet.ownership.election import LeaderElection
+from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.inference.domain.observation import Observation
 from control_plane.objects.domain.rollout import Phase
 from control_plane.rollout.domain.findings import Sums

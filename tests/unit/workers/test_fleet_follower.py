@@ -9,15 +9,15 @@ from control_plane.core.errors import ModelLoadFailed, ModelNotFound, Overloaded
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.domain.fleet import Server
 from control_plane.fleet.domain.memory import DesiredState
-from control_plane.fleet.ownership.leader_requests import LeaderForwarding
-from control_plane.fleet.ownership.reports import ReportBuilder
+from control_plane.fleet.leadership.leader_requests import LeaderForwarding
+from control_plane.fleet.leadership.reports import ReportBuilder
 from control_plane.models.domain.description import Tier
 from control_plane.workers.messages.to_workers import ModelsChanged, UpstreamSilence
 from tests.fakes import FakeUpstream
 from tests.fakes.stores.leader_channel import FakeLeaderChannel
 from tests.unit.fleet.fleet_bench import READY, TimedControl, call, model
-from tests.unit.fleet.ownership.leader_requests_bench import Gateway
-from tests.unit.fleet.ownership.leader_requests_bench import serving as gateways_serving
+from tests.unit.fleet.leadership.leader_requests_bench import Gateway
+from tests.unit.fleet.leadership.leader_requests_bench import serving as gateways_serving
 from tests.unit.workers.worker_bench import Parent, Worker, serving
 
 pytestmark = pytest.mark.virtual_time

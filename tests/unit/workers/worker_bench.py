@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.fleet.domain.fleet import Replica, Server
-from control_plane.fleet.ownership.reports import ReportCollector
+from control_plane.fleet.leadership.reports import ReportCollector
 from control_plane.models.domain.description import DescribedModel
 from control_plane.triton.servers import Servers
 from control_plane.workers.codec import LENGTH_BYTES, decode, encode

@@ -12,9 +12,13 @@ import grpc
 import pytest
 
 from control_plane.core.infer_call import Outcome
+from control_plane.core.principal import Principal
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.protocols.grpc import frame_message
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest
+from control_plane.protocols.kserve.routes import V2Route
+from control_plane.triton.ports import HttpStream
 from tests.fakes import FakeGrpc, FakeHttp, FakeHttpStream, FakeUpstream
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.wire.gateway import Client, Gateway, gateway
@@ -203,3 +207,50 @@ async def test_one_that_waits_for_its_first_event_is_refused_and_an_answer_that_
         drop(known)
         assert (await waiting.answer()).status == 401
         assert await under_way.is_closed_by_server()
+
+
+class Answering:
+    """Application of jobs, or of files, that answers everything with one stream, once it may."""
+
+    def __init__(self, stream: FakeHttpStream) -> None:
+        self.stream, self.asked, self.may_answer = stream, asyncio.Event(), asyncio.Event()
+
+    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
+        self.asked.set()
+        await self.may_answer.wait()
+        return self.stream
+
+
+KEPT = [f"/v2/jobs/job-{1:032x}/result", "/v1/files/file-1/content"]
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\nx-api-key: {key_text(1)}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("path", KEPT)
+async def test_what_a_job_or_a_batch_has_come_to_is_sent_no_further(path: str) -> None:
+    known, its = known_keys(), Answering(FakeHttpStream(head=EVENT_STREAM.replace(b"text/event-stream", b"application/octet-stream")))
+    its.may_answer.set()
+
+    async with gateway(governed=governance(known, authentication=True), jobs=its, batches=its) as it, asyncio.timeout(WITHIN_S):
+        client = await it.connect()
+        await client.send(get(path))
+        await client.reader.readuntil(b"\r\n\r\n")
+        its.stream.put(b"the first part")
+        assert await chunk(client) == b"the first part"
+        drop(known)
+        await its.stream.closed.wait()
+        assert await client.is_closed_by_server(), "without the last chunk, by which the client knows that it is incomplete"
+
+
+@pytest.mark.parametrize("path", [*KEPT, f"/v2/jobs/job-{1:032x}"])
+async def test_who_waits_for_it_is_refused(path: str) -> None:
+    known, its = known_keys(), Answering(FakeHttpStream(head=EVENT_STREAM))
+
+    async with gateway(governed=governance(known, authentication=True), jobs=its, batches=its) as it, asyncio.timeout(WITHIN_S):
+        client = await it.connect()
+        await client.send(get(path))
+        await its.asked.wait()
+        drop(known)
+        assert (await client.answer()).status == 401

@@ -18,7 +18,7 @@ from control_plane.core.errors import StartupError, StoreUnavailable
 from control_plane.fleet.adapters.kubernetes.lease import KubernetesLease, make_kubernetes_lease
 from control_plane.fleet.domain.leadership.election import LeaseLimits
 from control_plane.fleet.domain.leadership.lease import Lease
-from control_plane.fleet.ownership.election import LeaderElection
+from control_plane.fleet.leadership.election import LeaderElection
 from tests.kubernetes_api import ScriptedApi, client, rules_of, scripted_api, write_account
 
 RIGHTS = "components/lease/rights.yaml"

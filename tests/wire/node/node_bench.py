@@ -35,8 +35,8 @@ class Port:
     def connector(self, secret: bytes | None = SECRET, tls: ssl.SSLContext | None = None) -> TcpNodeConnector:
         return TcpNodeConnector("127.0.0.1", self.number, fleet="fleet", gateway="gateway", secret=secret, tls=tls)
 
-    async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.number)
+    async def raw(self, source: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.number, local_addr=(source, 0))
 
     async def works(self, tls: ssl.SSLContext | None = None, secret: bytes | None = SECRET) -> FrameLink:
         """Connect as a gateway, hear everything, and make a call."""

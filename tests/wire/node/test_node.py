@@ -125,6 +125,47 @@ async def test_strangers_that_say_nothing_keep_nobody_out(monkeypatch: pytest.Mo
         link.close()
 
 
+async def test_strangers_keep_no_gateway_out_that_comes_while_they_wait() -> None:
+    async with listening() as port:
+        strangers = [await port.raw() for _ in range(node_server.MAX_STRANGERS)]
+        (await port.works()).close()
+        for _, writer in strangers:
+            writer.close()
+
+
+async def test_those_of_one_address_have_none_of_another_cut_off() -> None:
+    async with listening() as port:
+        reader, writer = await port.raw()
+        writer.write(frame(encode(Hello(*VERSIONS, "n", "fleet", "gateway"))))
+        await reader.readexactly(LENGTH_BYTES)
+        strangers = [await port.raw("127.0.0.2") for _ in range(2 * node_server.MAX_STRANGERS)]
+        for each, _ in strangers[: node_server.MAX_STRANGERS]:
+            with suppress(ConnectionError):
+                assert await each.read() == b"", "the oldest of those go"
+        writer.write(frame(encode(GatewayProof(b"none"))))
+        assert b"does not have the node's secret" in await reader.read()
+        for each_writer in (writer, *(each for _, each in strangers)):
+            each_writer.close()
+
+
+@needs_openssl
+async def test_who_begins_no_tls_is_a_stranger_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not counted, they would take all of the node's file descriptors."""
+    monkeypatch.setattr(node_server, "_HANDSHAKE_TIMEOUT_S", 600.0)
+    ours = Authority(tmp_path, "ours")
+    shown, asking = ours.issue("node"), ours.issue("gateway")
+    node = NodeSettings(node_certificate=shown.certificate, node_key=shown.key, node_ca=ours.certificate)
+    gateway = NodeSettings(node_certificate=asking.certificate, node_key=asking.key, node_ca=ours.certificate)
+    async with listening(None, server_context(node)) as port:
+        strangers = [await port.raw() for _ in range(2 * node_server.MAX_STRANGERS)]
+        for reader, _ in strangers[: node_server.MAX_STRANGERS]:
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+        (await port.works(client_context(gateway), None)).close()
+        for _, writer in strangers:
+            writer.close()
+
+
 async def test_a_frame_that_was_changed_on_its_way_ends_the_connection() -> None:
     async with listening() as port:
         forged = encode(LookMemory(9))

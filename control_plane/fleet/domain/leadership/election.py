@@ -1,7 +1,7 @@
 """Leader election by a lease whose holder may be paused, cut off or gone at any instant: who may load and
 unload models.
 
-`fleet/ownership/election` keeps the state and asks these functions. No clock is compared with another one.
+`fleet/leadership/election` keeps the state and asks these functions. No clock is compared with another one.
 The holder relies on its lease for `ttl_s` from when it *asked* for it. A candidate first sees the lease
 unchanged for `ttl_s` and a margin by its own clock, from when an *answer* told it so, and then takes it by
 compare-and-set. So the old leader has stopped before the new one begins, even when the store loses its last

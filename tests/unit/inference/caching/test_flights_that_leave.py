@@ -18,17 +18,19 @@ class Regions:
 
     is_any_well = True
 
-    def __init__(self, answer: str | None) -> None:
+    def __init__(self, answer: str | None, *, takes_s: float = 0.1, would_take: bool = True) -> None:
         self.answer, self.count = answer, 0
+        self.takes_s, self.takes = takes_s, would_take
 
     def asked(self) -> None: ...
 
     def would_take(self, running: Any, *, left_s: float) -> bool:
-        return True
+        return self.takes
 
     async def ask(self, request: Any, running: Any, *, left_s: float, is_model_missing: bool) -> str | None:
         self.count += 1
-        await asyncio.sleep(0.1)
+        if self.takes_s:
+            await asyncio.sleep(self.takes_s)
         if self.answer is not None:
             running.answered_in("there")
         return self.answer
@@ -55,6 +57,19 @@ def test_all_callers_of_a_flight_that_is_taken_back_are_answered(answer: str | N
         if answer is not None:
             assert [event.server for event in bench.meter.events] == ["region:there"] * 3
             assert not bench.meter.added
+
+    with_bench(test)
+
+
+def test_callers_that_no_region_takes_are_answered_here_once_triton_answers() -> None:
+    async def test(bench: Bench) -> None:
+        know(bench, Regions(None, takes_s=0.0, would_take=False))
+        bench.model.takes_s = 0.5
+        asking = [await bench.start(bench.request()) for _ in range(3)]
+        bench.servers.fell_silent()
+        asyncio.get_running_loop().call_later(1.0, bench.servers.heard)
+        assert await asyncio.gather(*asking) == [":answer to x"] * 3
+        assert bench.admission.account("team").in_flight == 0
 
     with_bench(test)
 

@@ -52,7 +52,10 @@ class Running:
     is_computed_in_part: bool = False
     sent_s: float | None = None
     model_name: str = "m"
+    batch_of: Running | None = None
     left: int = 0
+
+    async def cancelled_flight_ended(self) -> None: ...
 
     def leave_region(self) -> None:
         self.left += 1

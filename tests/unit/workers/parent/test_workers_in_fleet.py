@@ -10,7 +10,7 @@ import pytest
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.leadership.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.domain.memory import DesiredState
-from control_plane.fleet.ownership.reports import ReportCollector
+from control_plane.fleet.leadership.reports import ReportCollector
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.servers import Servers
 from control_plane.workers.messages.between_workers import LoadReported

@@ -13,7 +13,7 @@ from control_plane.core.errors import DeadlineExceeded
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.triton.ports import Upstream
-from tests.unit.fleet.fleet_bench import FleetBench, call
+from tests.unit.fleet.fleet_bench import FleetBench
 from tests.unit.fleet.routing.dispatch_bench import Request, status
 from tests.unit.fleet.routing.faults.overdue_watch_bench import Wedged
 from tests.unit.fleet.routing.faults.resending_bench import OK, send
@@ -37,12 +37,6 @@ class Mended(Wedged):
             return await send(self.bench, request, timeout_s=timeout_s, dispatch=dispatch)
         finally:
             request.is_inflated = False
-
-    async def embed(self, text: str, *, timeout_s: float = 2.0) -> Any:
-        """Send as a call of `/v1/embeddings` is sent."""
-        request = _Text(self, text)
-        async with self.bench.dispatch.server_for(call("a"), timeout_s=timeout_s, request=request) as server:
-            return await request.send(server, timeout_s=timeout_s)
 
     async def compute(self, server: Upstream, takes_s: float) -> None:
         if takes_s == TAKES_S["endless"]:

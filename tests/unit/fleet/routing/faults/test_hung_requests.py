@@ -48,15 +48,14 @@ async def test_a_gateway_that_does_not_lead_the_fleet_refuses_it_too() -> None:
 
 
 @pytest.mark.parametrize("leaves", [given_up, cancelled])
-@pytest.mark.parametrize("way", [Mended.send, Mended.embed])
-async def test_it_is_refused_once_two_replicas_have_hung_in_it(leaves: Any, way: Any) -> None:
+async def test_it_is_refused_once_two_replicas_have_hung_in_it(leaves: Any) -> None:
     async with mended() as servers:
         for _ in range(2):
-            await leaves(way(servers, "endless", timeout_s=2.0 if leaves is given_up else 60.0))
+            await leaves(servers.send("endless", timeout_s=2.0 if leaves is given_up else 60.0))
             await asyncio.sleep(ENDED_AFTER_S)
         for _ in range(6):
             with pytest.raises(QueryOfDeath, match="2 processes died under it"):
-                await way(servers, "endless")
+                await servers.send("endless")
         assert len(servers.wedged) == 2
         assert status(await servers.send("innocent")) == 200
 
@@ -85,20 +84,19 @@ async def hang_beside(servers: Mended, other: str, *, after_s: float, timeout_s:
     await asyncio.sleep(ENDED_AFTER_S)
 
 
-async def keep_sending(servers: Mended, text: str, *, times: int, way: Any = Mended.send) -> None:
+async def keep_sending(servers: Mended, text: str, *, times: int) -> None:
     """Send a request time and again, as a client does that tries again at once."""
     for _ in range(times):
         with suppress(DeadlineExceeded, QueryOfDeath):
-            await way(servers, text)
+            await servers.send(text)
 
 
-@pytest.mark.parametrize("way", [Mended.send, Mended.embed])
-async def test_who_sends_it_again_at_once_hangs_one_replica_at_a_time(way: Any) -> None:
+async def test_who_sends_it_again_at_once_hangs_one_replica_at_a_time() -> None:
     async with mended() as servers, crowd(servers):
-        await keep_sending(servers, "endless", times=8, way=way)
+        await keep_sending(servers, "endless", times=8)
         assert len(servers.wedged) == 2
         with pytest.raises(QueryOfDeath):
-            await way(servers, "endless")
+            await servers.send("endless")
 
 
 async def test_one_like_what_was_given_up_is_sent_once_the_replica_has_answered_others() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from control_plane.core.errors import ControlPlaneError, QueryOfDeath, UpstreamFailed
+from control_plane.core.errors import ControlPlaneError, QueryOfDeath
 from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.inference.retries.retry_budget import RetryKind
 from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import Upstream
-from tests.unit.fleet.fleet_bench import FleetBench, call, running
+from tests.unit.fleet.fleet_bench import FleetBench, running
 from tests.unit.fleet.routing.dispatch_bench import Request, idle, status
 from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, DEAD, both_ready
 from tests.unit.fleet.routing.faults.resending_bench import OK, ready_everywhere, send
@@ -319,27 +319,3 @@ class TestQueriesOfDeath:
             began_s = bench.now_s()
             await asyncio.gather(*(send(bench, servers.request()) for _ in range(400)))
             assert bench.now_s() - began_s < 0.5, "one after the other they would take 4 s"
-
-    async def test_who_sends_by_itself_is_refused_after_two_processes_and_others_are_not(self) -> None:
-        """As `/v1/embeddings` does, whose batches go to one server."""
-        async with running(FleetBench(servers=3)) as bench:
-            await ready_everywhere(bench)
-            used: list[Upstream] = []
-
-            async def hold(text: str) -> None:
-                async with bench.dispatch.server_for(call("a"), timeout_s=5.0, request=Request(text=text)) as server:
-                    used.append(server)
-                    await asyncio.sleep(1.0)
-                    if text == "poison":
-                        raise UpstreamFailed("Stub process 'a_0_0' is not healthy.")
-
-            with pytest.raises(UpstreamFailed):
-                await hold("poison")
-            await hold("innocent")
-            for _ in range(3):
-                with pytest.raises(QueryOfDeath):
-                    await hold("poison")
-            assert len(used) == 3
-            assert used[2] is not used[0]
-            await hold("innocent")
-            assert idle(bench)

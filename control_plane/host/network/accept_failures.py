@@ -1,7 +1,7 @@
 """Log of the connections that one listener could not accept, such as for lack of file descriptors.
 
-Called by `frontends/common/connection_server`, which tries again ten times a second: the log has a line when that begins and one
-when it is over.
+Called by `frontends/common/connection_server` and `node/adapters/server`, which try again ten times a second: the log has a line
+when that begins and one when it is over.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from control_plane.core.endpoints import TritonEndpoints
-from control_plane.fleet.ownership.leader_requests import LeaderForwarding
-from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
+from control_plane.fleet.leadership.leader_requests import LeaderForwarding
+from control_plane.fleet.leadership.reports import ReportBuilder, ReportCollector
 from control_plane.models.domain.description import DescribedModel
 from tests.fakes import FakeUpstream
 from tests.fakes.stores.leader_channel import FakeLeaderChannel

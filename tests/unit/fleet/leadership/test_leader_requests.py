@@ -8,7 +8,7 @@ from control_plane.core.errors import Overloaded
 from control_plane.fleet.domain.leadership.report import Wanted
 from tests.fakes.stores.leader_channel import FakeLeaderChannel
 from tests.unit.fleet.fleet_bench import READY, model
-from tests.unit.fleet.ownership.leader_requests_bench import Gateway, serving
+from tests.unit.fleet.leadership.leader_requests_bench import Gateway, serving
 
 pytestmark = pytest.mark.virtual_time
 

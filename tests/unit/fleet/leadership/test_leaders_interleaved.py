@@ -18,8 +18,8 @@ from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.domain.leadership.election import Following, Leading, Request, after, next_request
 from control_plane.fleet.domain.leadership.lease import Lease
+from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.fleet.loading.load_plans import LoadPlans
-from control_plane.fleet.ownership.election import LeaderElection
 from tests.unit.fleet.leaders import Event, Kind, Process, World, play
 from tests.unit.fleet.leaders_ports import LIMITS, PLANS, Point
 
@@ -31,7 +31,7 @@ OWNER = -1
 
 
 def chosen(world: World, number: int) -> Process:
-    leaders = [process for process in world.processes if process.ownership.token is not None]
+    leaders = [process for process in world.processes if process.election.token is not None]
     return leaders[0] if number == OWNER and leaders else world.processes[number % len(world.processes)]
 
 
@@ -124,7 +124,7 @@ def test_memory_is_never_promised_twice_and_somebody_goes_on(story: tuple[int, S
             event(world)
         world.calm_down()
         world.run_for(CALM_S)
-        leaders = [process for process in world.processes if process.ownership.is_leader]
+        leaders = [process for process in world.processes if process.election.is_leader]
         assert len(leaders) == 1
         loads = world.triton.loads
         world.run_for(120.0)
@@ -224,19 +224,19 @@ class ReleasesAtOnce(LeaderElection):
             id="has no margin",
         ),
         pytest.param(
-            Kind(ownership=BelievesFromTheAnswerOn),
+            Kind(election=BelievesFromTheAnswerOn),
             [pause_at(OWNER, "before the store's answer", 8.0), pass_time(12.0)] * 12,
             id="believes from the answer on",
         ),
-        pytest.param(Kind(ownership=NeverLapses), [cut_off(OWNER, 15.0), pass_time(20.0)] * 3, id="believes until it is told otherwise"),
-        pytest.param(Kind(ownership=TakesWhatIsNotThere), [lose(1e9), pass_time(5.0)] * 6, id="takes a lease that is not there at once"),
+        pytest.param(Kind(election=NeverLapses), [cut_off(OWNER, 15.0), pass_time(20.0)] * 3, id="believes until it is told otherwise"),
+        pytest.param(Kind(election=TakesWhatIsNotThere), [lose(1e9), pass_time(5.0)] * 6, id="takes a lease that is not there at once"),
         pytest.param(
-            Kind(ownership=ResumesWhateverTheStoreLost),
+            Kind(election=ResumesWhateverTheStoreLost),
             [cut_off(OWNER, 10.0), pass_time(9.9), lose(5.0), pass_time(12.0)] * 6,
             id="resumes a lease in a store that has lost who took it",
         ),
         pytest.param(
-            Kind(ownership=ReleasesAtOnce),
+            Kind(election=ReleasesAtOnce),
             [await_send(OWNER), stop(OWNER), pass_time(1.0)] * 12,
             id="releases before its last call has arrived",
         ),
@@ -252,6 +252,6 @@ RARE: dict[type[LeaderElection], int] = {ReleasesAtOnce: 54}
 
 def violated(kind: Kind, events: Sequence[Event], *, worlds: int = 300) -> int | None:
     """Return the first of so many worlds in which this kind of process breaks a rule."""
-    first = RARE.get(kind.ownership, 0)
+    first = RARE.get(kind.election, 0)
     seeds = range(first, first + worlds)
     return next((seed for seed in seeds if play(seed, [pass_time(CALM_S), *events], kind).violations), None)

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from control_plane.frontends.common.accept_failures import AcceptFailures
+from control_plane.host.network.accept_failures import AcceptFailures
 
 FULL = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

@@ -9,7 +9,7 @@ from control_plane.core.model import ModelVersion
 from control_plane.fleet.domain.fleet import Replica, Server
 from control_plane.fleet.domain.leadership.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.domain.memory import Measured
-from control_plane.fleet.ownership.reports import SILENCE_S, ReportBuilder, ReportCollector, _used
+from control_plane.fleet.leadership.reports import SILENCE_S, ReportBuilder, ReportCollector, _used
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeUpstream

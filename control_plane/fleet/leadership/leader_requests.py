@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
+from control_plane.fleet.leadership.reports import ReportBuilder, ReportCollector
 from control_plane.fleet.ports import LeaderChannel
 from control_plane.fleet.view.state import FleetState
 

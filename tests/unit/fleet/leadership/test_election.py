@@ -14,7 +14,7 @@ from control_plane.core.errors import UpstreamUnavailable
 from control_plane.fleet.adapters.local_lease import LocalLease
 from control_plane.fleet.domain.leadership.election import LeaseLimits
 from control_plane.fleet.domain.leadership.lease import Lease
-from control_plane.fleet.ownership.election import LeaderElection
+from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.fleet.ports import LeaseStore
 from control_plane.host.boot_clock import boot_time_s
 from tests.aio import settle
@@ -28,50 +28,50 @@ RELEASED = Lease(4, "before", 6.0, is_released=True)
 
 @asynccontextmanager
 async def owning(store: LeaseStore, holder: str = "me", now_s: Callable[[], float] | None = None) -> AsyncIterator[LeaderElection]:
-    ownership = LeaderElection(store, holder=holder, limits=LIMITS, now_s=now_s or asyncio.get_running_loop().time)
+    election = LeaderElection(store, holder=holder, limits=LIMITS, now_s=now_s or asyncio.get_running_loop().time)
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(ownership.run())
+        running = tasks.create_task(election.run())
         await settle()
-        yield ownership
+        yield election
         running.cancel()
 
 
 @pytest.mark.virtual_time
 async def test_alone_it_is_the_leader_at_once_and_stays_it() -> None:
-    async with owning(LocalLease()) as ownership:
-        assert (ownership.is_leader, ownership.token, ownership.leader) == (True, 1, "me")
-        assert ownership.require() == 1
+    async with owning(LocalLease()) as election:
+        assert (election.is_leader, election.token, election.leader) == (True, 1, "me")
+        assert election.require() == 1
         await asyncio.sleep(1000.0)
-        assert ownership.require() == 1
+        assert election.require() == 1
 
 
 @pytest.mark.virtual_time
 async def test_alone_and_paused_it_is_the_leader_again_at_once() -> None:
     skipped_s = 0.0
-    async with owning(LocalLease(), now_s=lambda: asyncio.get_running_loop().time() + skipped_s) as ownership:
+    async with owning(LocalLease(), now_s=lambda: asyncio.get_running_loop().time() + skipped_s) as election:
         skipped_s = 60.0
         with pytest.raises(UpstreamUnavailable):
-            ownership.require()
+            election.require()
         await asyncio.sleep(LIMITS.renew_every_s + 0.1)
-        assert ownership.require() == 2
+        assert election.require() == 2
 
 
 @pytest.mark.virtual_time
 async def test_an_empty_store_is_waited_out() -> None:
-    async with owning(FakeLeaseStore()) as ownership:
+    async with owning(FakeLeaseStore()) as election:
         await asyncio.sleep(LIMITS.ttl_s + LIMITS.margin_s - 0.1)
-        assert not ownership.is_leader
-        await asyncio.wait_for(ownership.wait_until_leader(), LIMITS.look_every_s + 0.2)
-        assert ownership.token == 1
+        assert not election.is_leader
+        await asyncio.wait_for(election.wait_until_leader(), LIMITS.look_every_s + 0.2)
+        assert election.token == 1
 
 
 @pytest.mark.virtual_time
 async def test_a_released_one_is_taken_at_once_and_renewed_while_it_runs() -> None:
     store = FakeLeaseStore(FakeRecord(RELEASED))
-    async with owning(store) as ownership:
-        assert ownership.require() == 5
+    async with owning(store) as election:
+        assert election.require() == 5
         await asyncio.sleep(60.0)
-        assert ownership.require() == 5
+        assert election.require() == 5
         assert store.record.lease is not None
         assert 25 <= store.record.lease.beat <= 35
 
@@ -102,19 +102,19 @@ async def test_a_store_that_is_away_costs_the_lease_only_when_its_time_is_over(
 ) -> None:
     with caplog.at_level(logging.INFO):
         store = FakeLeaseStore(FakeRecord(RELEASED))
-        async with owning(store) as ownership:
+        async with owning(store) as election:
             store.is_away = True
             await asyncio.sleep(LIMITS.ttl_s - LIMITS.renew_every_s - LIMITS.margin_s - 0.1)
-            assert ownership.is_leader
+            assert election.is_leader
             await asyncio.sleep(LIMITS.renew_every_s + 0.2)
-            assert not ownership.is_leader
-            assert ownership.token is not None  # another could not have it yet
+            assert not election.is_leader
+            assert election.token is not None  # another could not have it yet
             await asyncio.sleep(60.0)
-            assert ownership.token is None
+            assert election.token is None
             store.is_away = False
             store.record.run = "run 2" if loses_writes else store.record.run
-            await asyncio.wait_for(ownership.wait_until_leader(), wait_s)
-            assert ownership.token == token
+            await asyncio.wait_for(election.wait_until_leader(), wait_s)
+            assert election.token == token
     assert [record.message for record in caplog.records if "cannot be reached" in record.message] == [
         "the lease of the fleet cannot be reached; its leader goes on only while it lasts: the store is away"
     ]
@@ -124,22 +124,22 @@ async def test_a_store_that_is_away_costs_the_lease_only_when_its_time_is_over(
 @pytest.mark.virtual_time
 async def test_a_renewal_that_comes_back_makes_it_the_leader_again_for_those_who_wait() -> None:
     store = FakeLeaseStore(FakeRecord(RELEASED))
-    async with owning(store) as ownership:
+    async with owning(store) as election:
         store.is_away = True
         await asyncio.sleep(LIMITS.ttl_s - LIMITS.margin_s / 2)
-        assert (ownership.is_leader, ownership.token) == (False, 5)
+        assert (election.is_leader, election.token) == (False, 5)
         store.is_away = False
-        await asyncio.wait_for(ownership.wait_until_leader(), LIMITS.retry_s)
-        assert ownership.token == 5
+        await asyncio.wait_for(election.wait_until_leader(), LIMITS.retry_s)
+        assert election.token == 5
 
 
 @pytest.mark.virtual_time
 async def test_one_that_somebody_has_taken_is_given_up_at_once() -> None:
     store = FakeLeaseStore(FakeRecord(RELEASED))
-    async with owning(store) as ownership:
+    async with owning(store) as election:
         store.record.lease = Lease(6, "they", 6.0)
         await asyncio.sleep(LIMITS.renew_every_s + 0.1)
-        assert (ownership.is_leader, ownership.token) == (False, None)
+        assert (election.is_leader, election.token) == (False, None)
 
 
 @pytest.mark.virtual_time
@@ -160,14 +160,14 @@ async def test_a_clean_stop_lets_the_next_begin_at_once() -> None:
 @pytest.mark.virtual_time
 async def test_a_stop_that_is_not_clean_leaves_the_lease_to_run_out(why: str) -> None:
     store = FakeLeaseStore(FakeRecord(RELEASED))
-    async with owning(store) as ownership:
+    async with owning(store) as election:
         if why == "it has just begun a call":
-            ownership.require()
+            election.require()
         elif why == "another has it":
             store.record.lease = Lease(6, "they", 6.0)
     store.is_away = why == "the store is away"
     before = store.record.lease
-    await ownership.stop()
+    await election.stop()
     assert store.record.lease == before
     assert before is not None
     assert not before.is_released
@@ -180,10 +180,10 @@ async def test_an_answer_that_got_lost_is_waited_out_like_anothers() -> None:
             await super().acquire(seen, holder=holder, ttl_s=ttl_s)
             return None if self.record.lease and self.record.lease.token == 5 else self.record.lease
 
-    async with owning(Losing(FakeRecord(RELEASED))) as ownership:
-        assert not ownership.is_leader
-        await asyncio.wait_for(ownership.wait_until_leader(), WAIT_S + LIMITS.look_every_s)
-        assert ownership.token == 6
+    async with owning(Losing(FakeRecord(RELEASED))) as election:
+        assert not election.is_leader
+        await asyncio.wait_for(election.wait_until_leader(), WAIT_S + LIMITS.look_every_s)
+        assert election.token == 6
 
 
 async def test_boot_time_goes_on_within_one_turn_of_the_loop() -> None:
@@ -195,7 +195,7 @@ async def test_boot_time_goes_on_within_one_turn_of_the_loop() -> None:
 @pytest.mark.virtual_time
 async def test_the_record_stays_as_it_was_for_who_is_not_the_holder() -> None:
     record = FakeRecord(replace(RELEASED, is_released=False, holder="gone"))
-    async with owning(FakeLeaseStore(record)) as ownership:
+    async with owning(FakeLeaseStore(record)) as election:
         await asyncio.sleep(LIMITS.ttl_s)
         assert record.lease == replace(RELEASED, is_released=False, holder="gone")
-        assert ownership.leader == "gone"
+        assert election.leader == "gone"

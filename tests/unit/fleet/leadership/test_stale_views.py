@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from control_plane.fleet.domain.leadership.report import Wanted
-from control_plane.fleet.ownership.stale_views import StaleViewDetector
+from control_plane.fleet.leadership.stale_views import StaleViewDetector
 
 
 class Asked:
