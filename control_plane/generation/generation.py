@@ -145,6 +145,9 @@ class _GenerationRequest:
     def field(self, name: str) -> str | None:
         return self._call.field(name)
 
+    def content(self, call: InferCall) -> tuple[bytes]:
+        return (bytes(self._call.body()),)
+
     def unit(self, call: InferCall) -> tuple[bytes, ...]:
         return self._call.unit(call)
 

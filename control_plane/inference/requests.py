@@ -113,7 +113,7 @@ class WholeRequest(ServerRequest[AnswerT], Protocol[AnswerT]):
         """The answer where a part's had this gRPC status and text."""
 
 
-class GenerateRequest(FrontendRequest, Protocol):
+class GenerateRequest(FrontendRequest, Hashable, Protocol):
     """A request whose answer may be streamed piece by piece (Triton's generate extension, OpenAI's completions; HTTP only)."""
 
     @property

@@ -8,7 +8,7 @@ other.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -99,7 +99,8 @@ class FleetDispatcher:
             if self.hung.watches(call.model_name):
                 await self.hung.verdict(request, call, deadline_s=deadline_s)
             if self.deaths.watches(call.model_name):
-                attempt = await self._attempt_in_turn(request, call, running, deadline_s=deadline_s, hint=hint)
+                attempt: _FleetAttempt[AnswerT]
+                attempt = await self._in_turn(self._attempt, request, call, running, deadline_s=deadline_s, hint=hint)
             else:
                 hedges = self.hedging.is_open_for(running)
                 attempt = await self._attempt(request, call, running, deadline_s=deadline_s, hint=hint, hedges=hedges)
@@ -124,7 +125,14 @@ class FleetDispatcher:
         hint = self._workloads.hint(call, running)
         self.retries.asked(units_of(running))
         while True:
-            attempt = await self._attempt_stream(request, call, running, deadline_s=deadline_s, hint=hint)
+            if self.hung.watches(call.model_name):
+                await self.hung.verdict(request, call, deadline_s=deadline_s)
+            if self.deaths.watches(call.model_name):
+                attempt = await self._in_turn(self._attempt_stream, request, call, running, deadline_s=deadline_s, hint=hint)
+            else:
+                attempt = await self._attempt_stream(request, call, running, deadline_s=deadline_s, hint=hint)
+                if attempt.fault is not None:
+                    await self._judge(request, call, attempt, None)
             next_hint = self._hint_after(attempt, call, running)
             if next_hint is None:
                 answer, reservation = attempt.result(), attempt.reservation
@@ -134,20 +142,21 @@ class FleetDispatcher:
                 return HeldStream(answer, forget, partial(reservation.release, answered=False))
             hint = next_hint
 
-    async def _attempt_in_turn(
+    async def _in_turn(
         self,
-        request: ServerRequest[AnswerT],
+        attempted: Callable[..., Awaitable[_FleetAttempt[AnswerT]]],
+        request: Hashable,
         call: InferCall,
         running: AuthorizedRequest | None,
         *,
         deadline_s: float,
         hint: RoutingHint,
     ) -> _FleetAttempt[AnswerT]:
-        """Send a request to a model of which some are suspect. Raises QueryOfDeath: this one is guilty."""
+        """Attempt a request to a model of which some are suspect. Raises QueryOfDeath: this one is guilty."""
         async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
             if suspect is not None:
                 hint = replace(hint, avoid=hint.avoid | self._resending.avoided(call.model_name), may_probe=False)
-            attempt = await self._attempt(request, call, running, deadline_s=deadline_s, hint=hint, suspect=suspect)
+            attempt = await attempted(request, call, running, deadline_s=deadline_s, hint=hint, suspect=suspect)
             await self._judge(request, call, attempt, suspect)
         return attempt
 
@@ -181,7 +190,14 @@ class FleetDispatcher:
         return attempt
 
     async def _attempt_stream(
-        self, request: GenerateRequest, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, hint: RoutingHint
+        self,
+        request: GenerateRequest,
+        call: InferCall,
+        running: AuthorizedRequest | None,
+        *,
+        deadline_s: float,
+        hint: RoutingHint,
+        suspect: Suspect | None = None,
     ) -> _FleetAttempt[HttpAnswer | ModelStream]:
         """Start a streamed response at a replica, and tell the view how that went."""
         reservation = await self._reserve(call, running, deadline_s=deadline_s, hint=hint)
@@ -193,6 +209,8 @@ class FleetDispatcher:
             if attempt.answer is None or isinstance(attempt.answer, HttpAnswer):
                 reservation.release(answered=False)
             self._learn(call, attempt)
+            if attempt.fault is Fault.TIMED_OUT:
+                self.hung.gave_up(request, call, reservation, suspect, self._now_s())
         return attempt
 
     def _learn(self, call: InferCall, attempt: _FleetAttempt[AnswerT]) -> None:

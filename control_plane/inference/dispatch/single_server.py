@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from control_plane.core.endpoints import ONLY
-from control_plane.core.errors import ControlPlaneError, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
 from control_plane.inference.domain.queries_of_death import StubDeaths
@@ -50,7 +50,7 @@ class Sendable(Hashable, Protocol[AnswerT_co]):
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT_co]: ...
 
 
-class Streamable(Protocol):
+class Streamable(Hashable, Protocol):
     """Request whose response may come in pieces."""
 
     def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]: ...
@@ -87,17 +87,33 @@ class SingleServerDispatch:
         self._under_repair = servers.under_repair
         self._now_s = now_s
 
-    async def send(self, request: Sendable[AnswerT], call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AnswerT:
+    def send(
+        self, request: Sendable[AnswerT], call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None
+    ) -> Awaitable[AnswerT]:
         """Send a unary request, once more where Triton ends meanwhile, and return the answer.
 
         Raises UpstreamUnavailable: Triton is down, or ended with a request that must not be repeated.
         QueryOfDeath: processes have died under the request.
         """
+        # No coroutine of its own: every request would be passed through it.
+        return self._sent(request.send, request, call, timeout_s, running)
+
+    async def stream(
+        self, request: Streamable, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None
+    ) -> HttpAnswer | HttpStream:
+        """Start a streamed response, as `send` sends until its first piece has come."""
+        answer = await self._sent(request.stream, request, call, timeout_s, running)
+        return answer if isinstance(answer, HttpAnswer) else HeldStream(answer, self.streams.add(ONLY, call.model_name, answer))
+
+    async def _sent(
+        self, send: Send[AnswerT], request: Hashable, call: InferCall, timeout_s: float, running: RunningOnOne | None
+    ) -> AnswerT:
         now_s = self._now_s()
         deadline_s = now_s + timeout_s
         self.retries.asked(1.0 if running is None else running.expected_units, now_s)
         resent: set[Fault] = set()
-        send = request.send if self._servers.suspect is None else self._watched(request.send, call, self._servers.suspect)
+        if self._servers.suspect is not None:
+            send = self._watched(send, call, self._servers.suspect)
         while True:
             if running is not None:
                 running.sent_s = None  # nobody is charged for waiting
@@ -132,29 +148,6 @@ class SingleServerDispatch:
             if fault is not Fault.DEAD_STUB and not await self._is_back(fault, sent, deadline_s, running):
                 return attempt.result()
             resent.add(fault)
-
-    async def stream(
-        self, request: Streamable, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None
-    ) -> HttpAnswer | HttpStream:
-        """Start a streamed response, at the next Triton where this one ended before it had the request."""
-        now_s = self._now_s()
-        deadline_s = now_s + timeout_s
-        self.retries.asked(units_of(running), now_s)
-        stream = request.stream if self._servers.suspect is None else self._watched(request.stream, call, self._servers.suspect)
-        was_resent = False
-        while True:
-            if call.model_name in self._under_repair.ready_s:
-                await self._await_repair(call, deadline_s)
-            sent = self._begin(call, running)
-            try:
-                answer = await stream(sent.upstream, timeout_s=deadline_s - sent.at_s)
-            except UpstreamUnavailable as exc:
-                is_unsent = fault_of_error(exc) is Fault.NOT_SENT and not was_resent
-                if not is_unsent or not await self._is_back(Fault.NOT_SENT, sent, deadline_s, running):
-                    raise
-                was_resent = True
-                continue
-            return answer if isinstance(answer, HttpAnswer) else HeldStream(answer, self.streams.add(ONLY, call.model_name, answer))
 
     @asynccontextmanager
     async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AsyncIterator[Upstream]:

@@ -7,13 +7,13 @@ from contextlib import suppress
 
 import pytest
 
-from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.errors import QueryOfDeath, UpstreamUnavailable
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.ports import HttpStream
 from tests.fakes import FakeHttpStream
 from tests.unit.fleet.fleet_bench import call
 from tests.unit.fleet.routing.dispatch_bench import Request
-from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, NOT_SENT, repeatable
+from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, DEAD, NOT_SENT, repeatable
 from tests.unit.inference.dispatch.single_server_bench import Bench
 
 pytestmark = pytest.mark.virtual_time
@@ -61,3 +61,15 @@ async def test_a_stream_that_was_not_begun_waits_for_the_next_triton_and_another
     bench.restart()
     with pytest.raises(UpstreamUnavailable, match="closed the connection"):
         await _stream(bench, Request([BROKE_OFF, stream]))
+
+
+async def test_one_under_which_two_processes_die_before_its_first_piece_is_refused() -> None:
+    bench = Bench()
+    assert await _stream(bench, Request([DEAD], text="poison")) is DEAD
+    await asyncio.sleep(6.0)  # it is loaded anew
+    for _ in range(2):
+        with pytest.raises(QueryOfDeath):
+            await _stream(bench, Request([DEAD], text="poison"))
+    held = await _stream(bench, Request([FakeHttpStream()], text="innocent"))
+    assert not isinstance(held, HttpAnswer)
+    held.close()
