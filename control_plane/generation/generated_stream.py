@@ -13,7 +13,7 @@ from collections.abc import Callable
 from control_plane.core.errors import DeadlineExceeded, UpstreamFailed, UpstreamUnavailable
 from control_plane.generation.domain.completion_answer import CompletionAnswer
 from control_plane.generation.domain.generation_tensors import Generated, read_response
-from control_plane.protocols.grpc import PREFIX_BYTES, MessageFrame, answer_of
+from control_plane.protocols.grpc import PREFIX_BYTES, GrpcStatus, MessageFrame, answer_of
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.protocols.openai import error_answer
 from control_plane.triton.ports import GrpcStream
@@ -75,7 +75,7 @@ class GeneratedStream:
     async def begin(self) -> HttpAnswer | None:
         """Await the model's first response; its error, or Triton's, is returned as an answer.
 
-        Raises UpstreamUnavailable, DeadlineExceeded.
+        Raises UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
         """
         generated = await self._next()
         if generated is not None and generated.error:
@@ -135,7 +135,10 @@ class GeneratedStream:
             raise DeadlineExceeded("the model generated nothing more within the request's deadline")
         ended = answer_of(self._stream.headers, (), self._stream.trailers)
         if ended.code != 0:
-            raise UpstreamUnavailable(f"Triton ended the stream of the model: {ended.details}", is_answer=True)
+            text = f"Triton ended the stream of the model: {ended.details}"
+            if self._stream.is_broken_off or ended.code == GrpcStatus.UNAVAILABLE:
+                raise UpstreamUnavailable(text, is_answer=not self._stream.is_broken_off)
+            raise UpstreamFailed(text)
         return None
 
     def _look(self) -> None:

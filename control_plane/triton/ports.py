@@ -135,6 +135,10 @@ class GrpcStream(Protocol):
     def heard_s(self) -> float:
         """When something of it last came from Triton, in the loop's time; before that, minus infinity."""
 
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether it has ended with its connection, or was reset: its `trailers` are not Triton's then."""
+
     async def send(self, frame: MessageFrame) -> None:
         """Send one message; returns when flow control has room for the next."""
 

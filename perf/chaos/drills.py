@@ -1,6 +1,6 @@
 """Every drill there is: what is done to what, what callers are to see of it, and which test holds that.
 
-The table in docs/operations/processes.md and the names in ARCHITECTURE.md are made of this list. A new drill is an entry here, and what it
+The table in docs/operations/faults.md and the names in ARCHITECTURE.md are made of this list. A new drill is an entry here, and what it
 does a function beside those of `faults`.
 """
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelNotFound, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
@@ -47,12 +47,6 @@ class _FleetAttempt(Attempt[AnswerT]):
     reservation: Reservation = field(kw_only=True)
     hint: RoutingHint = field(kw_only=True)
     was_hedged: bool = field(default=False, kw_only=True)
-
-
-class _Begin(Protocol[AnswerT]):
-    """Makes one attempt at a request."""
-
-    def __call__(self, *, hint: RoutingHint, suspect: Suspect | None = None) -> Awaitable[_FleetAttempt[AnswerT]]: ...
 
 
 class FleetDispatcher:
@@ -105,8 +99,8 @@ class FleetDispatcher:
             if self.hung.watches(call.model_name):
                 await self.hung.verdict(request, call, deadline_s=deadline_s)
             if self.deaths.watches(call.model_name):
-                begin = partial(self._attempt, request, call, running, deadline_s=deadline_s)
-                attempt = await self._attempt_in_turn(request, call, begin, deadline_s=deadline_s, hint=hint)
+                attempt: _FleetAttempt[AnswerT]
+                attempt = await self._in_turn(self._attempt, request, call, running, deadline_s=deadline_s, hint=hint)
             else:
                 hedges = self.hedging.is_open_for(running)
                 attempt = await self._attempt(request, call, running, deadline_s=deadline_s, hint=hint, hedges=hedges)
@@ -130,14 +124,13 @@ class FleetDispatcher:
         deadline_s = self._now_s() + timeout_s
         hint = self._workloads.hint(call, running)
         self.retries.asked(units_of(running))
-        begin = partial(self._attempt_stream, request, call, running, deadline_s=deadline_s)
         while True:
             if self.hung.watches(call.model_name):
                 await self.hung.verdict(request, call, deadline_s=deadline_s)
             if self.deaths.watches(call.model_name):
-                attempt = await self._attempt_in_turn(request, call, begin, deadline_s=deadline_s, hint=hint)
+                attempt = await self._in_turn(self._attempt_stream, request, call, running, deadline_s=deadline_s, hint=hint)
             else:
-                attempt = await begin(hint=hint)
+                attempt = await self._attempt_stream(request, call, running, deadline_s=deadline_s, hint=hint)
                 if attempt.fault is not None:
                     await self._judge(request, call, attempt, None)
             next_hint = self._hint_after(attempt, call, running)
@@ -149,14 +142,21 @@ class FleetDispatcher:
                 return HeldStream(answer, forget, partial(reservation.release, answered=False))
             hint = next_hint
 
-    async def _attempt_in_turn(
-        self, request: Hashable, call: InferCall, begin: _Begin[AnswerT], *, deadline_s: float, hint: RoutingHint
+    async def _in_turn(
+        self,
+        attempted: Callable[..., Awaitable[_FleetAttempt[AnswerT]]],
+        request: Hashable,
+        call: InferCall,
+        running: AuthorizedRequest | None,
+        *,
+        deadline_s: float,
+        hint: RoutingHint,
     ) -> _FleetAttempt[AnswerT]:
-        """Send a request by `begin`, to a model of which some are suspect. Raises QueryOfDeath: this one is guilty."""
+        """Attempt a request to a model of which some are suspect. Raises QueryOfDeath: this one is guilty."""
         async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
             if suspect is not None:
                 hint = replace(hint, avoid=hint.avoid | self._resending.avoided(call.model_name), may_probe=False)
-            attempt = await begin(hint=hint, suspect=suspect)
+            attempt = await attempted(request, call, running, deadline_s=deadline_s, hint=hint, suspect=suspect)
             await self._judge(request, call, attempt, suspect)
         return attempt
 

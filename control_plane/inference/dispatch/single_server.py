@@ -87,22 +87,46 @@ class SingleServerDispatch:
         self._under_repair = servers.under_repair
         self._now_s = now_s
 
-    async def send(self, request: Sendable[AnswerT], call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AnswerT:
+    def send(
+        self, request: Sendable[AnswerT], call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None
+    ) -> Awaitable[AnswerT]:
         """Send a unary request, once more where Triton ends meanwhile, and return the answer.
 
         Raises UpstreamUnavailable: Triton is down, or ended with a request that must not be repeated.
         QueryOfDeath: processes have died under the request.
         """
+        # No coroutine of its own: every request would be passed through it.
+        return self._sent(request.send, request, call, timeout_s, running)
+
+    async def stream(
+        self, request: Streamable, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None
+    ) -> HttpAnswer | HttpStream:
+        """Start a streamed response, as `send` sends until its first piece has come."""
+        answer = await self._sent(request.stream, request, call, timeout_s, running)
+        return answer if isinstance(answer, HttpAnswer) else HeldStream(answer, self.streams.add(ONLY, call.model_name, answer))
+
+    async def _sent(
+        self, send: Send[AnswerT], request: Hashable, call: InferCall, timeout_s: float, running: RunningOnOne | None
+    ) -> AnswerT:
         now_s = self._now_s()
         deadline_s = now_s + timeout_s
         self.retries.asked(1.0 if running is None else running.expected_units, now_s)
         resent: set[Fault] = set()
-        send = request.send if self._servers.suspect is None else self._watched(request.send, call, self._servers.suspect)
+        if self._servers.suspect is not None:
+            send = self._watched(send, call, self._servers.suspect)
         while True:
             if running is not None:
                 running.sent_s = None  # nobody is charged for waiting
             if self.deaths.watches(call.model_name):
-                sent, attempt = await self._attempt_in_turn(request, call, send, running, deadline_s)
+                self._servers.pick()  # who comes while Triton is down is refused at once
+                async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
+                    # The suspect before it may have ended Triton, or the model's stub.
+                    await self._servers.comes_up(within_s=deadline_s - self._now_s())
+                    if call.model_name in self._under_repair.ready_s:
+                        await self._await_repair(call, deadline_s)
+                    sent, attempt = self._begin(call, running), Attempt[AnswerT]()
+                    await attempt.run(send, sent.upstream, timeout_s=deadline_s - sent.at_s)
+                    await self._judge(request, call, sent, attempt, suspect)
             else:
                 if call.model_name in self._under_repair.ready_s:
                     await self._await_repair(call, deadline_s)
@@ -124,45 +148,6 @@ class SingleServerDispatch:
             if fault is not Fault.DEAD_STUB and not await self._is_back(fault, sent, deadline_s, running):
                 return attempt.result()
             resent.add(fault)
-
-    async def stream(
-        self, request: Streamable, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None
-    ) -> HttpAnswer | HttpStream:
-        """Start a streamed response, at the next Triton where this one ended before it had the request."""
-        now_s = self._now_s()
-        deadline_s = now_s + timeout_s
-        self.retries.asked(units_of(running), now_s)
-        stream = request.stream if self._servers.suspect is None else self._watched(request.stream, call, self._servers.suspect)
-        was_resent = False
-        while True:
-            if self.deaths.watches(call.model_name):
-                sent, attempt = await self._attempt_in_turn(request, call, stream, running, deadline_s)
-            else:
-                if call.model_name in self._under_repair.ready_s:
-                    await self._await_repair(call, deadline_s)
-                sent, attempt = self._begin(call, running), Attempt()
-                await attempt.run(stream, sent.upstream, timeout_s=deadline_s - sent.at_s)
-                await self._judge(request, call, sent, attempt, None)
-            is_unsent = attempt.fault is Fault.NOT_SENT and not was_resent
-            if not is_unsent or not await self._is_back(Fault.NOT_SENT, sent, deadline_s, running):
-                answer = attempt.result()
-                return answer if isinstance(answer, HttpAnswer) else HeldStream(answer, self.streams.add(ONLY, call.model_name, answer))
-            was_resent = True
-
-    async def _attempt_in_turn(
-        self, request: Hashable, call: InferCall, send: Send[AnswerT], running: RunningOnOne | None, deadline_s: float
-    ) -> tuple[_Sent, Attempt[AnswerT]]:
-        """Send a request to a model of which some are suspect. Raises QueryOfDeath: this one is guilty."""
-        self._servers.pick()  # who comes while Triton is down is refused at once
-        async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
-            # The suspect before it may have ended Triton, or the model's stub.
-            await self._servers.comes_up(within_s=deadline_s - self._now_s())
-            if call.model_name in self._under_repair.ready_s:
-                await self._await_repair(call, deadline_s)
-            sent, attempt = self._begin(call, running), Attempt[AnswerT]()
-            await attempt.run(send, sent.upstream, timeout_s=deadline_s - sent.at_s)
-            await self._judge(request, call, sent, attempt, suspect)
-        return sent, attempt
 
     @asynccontextmanager
     async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AsyncIterator[Upstream]:

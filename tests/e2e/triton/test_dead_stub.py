@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,31 @@ class TritonPythonModel:
 """A model that sleeps for a second less than it is sent; an hour is as good as for ever."""
 
 
+_STREAMER = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender, count = request.get_response_sender(), pb_utils.get_input_tensor_by_name(request, "COUNT")
+            if (wanted := int(count.as_numpy()[0])) < 0:
+                time.sleep(3600)
+            for number in range(wanted):
+                time.sleep(0.2 if number else 0.0)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("COUNT", count.as_numpy())]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+_STREAMER_CONFIG = """
+backend: "python"
+model_transaction_policy { decoupled: true }
+input [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+"""
+"""A model that sends as many pieces, five a second, as it is asked for; of fewer than none it hangs."""
+
+
 @dataclass
 class Calls:
     """What callers with short deadlines saw: when, and whether it was an answer."""
@@ -58,14 +85,17 @@ class Calls:
 
 
 @contextmanager
-def callers(running: Tidegate, model: str) -> Iterator[Calls]:
+def callers(running: Tidegate, model: str, ask: Callable[[], bytes] | None = None) -> Iterator[Calls]:
     """Several ask again and again within the block."""
     calls, done = Calls(), threading.Event()
     headers = [("tidegate-timeout-ms", str(_DEADLINE_MS))]
 
+    def infer() -> bytes:
+        return exchange(running.port("http"), "POST", f"/v2/models/{model}/infer", body(), headers, timeout_s=LONG_S)
+
     def call() -> None:
         while not done.wait(_PAUSE_S):
-            raw = exchange(running.port("http"), "POST", f"/v2/models/{model}/infer", body(), headers, timeout_s=LONG_S)
+            raw = (ask or infer)()
             calls.seen.append((time.monotonic(), status(raw) == 200, raw))
 
     threads = [threading.Thread(target=call) for _ in range(_CALLERS)]
@@ -137,16 +167,18 @@ def one_server(start: Start, tmp_path: Path) -> Tidegate:
     write_models(models, ("m0", "m1", "m2", "m3", "m4"))
     sleeps(models, "m2")
     sleeps(models, "m4")
+    bad_models.write(models, "streamer", _STREAMER_CONFIG, {"1/model.py": _STREAMER})
     bad_models.write(models, "e", bad_models.ensemble("m3").replace("max_batch_size: 4", "max_batch_size: 8"), {"1/.keep": ""})
     config = models / "m1/config.pbtxt"
     config.write_text(config.read_text().replace("kind: KIND_CPU", "kind: KIND_CPU count: 2"))
-    loads = (part for name in ("m0", "m1", "m2", "m4", "e") for part in ("--load", name))
+    loads = (part for name in ("m0", "m1", "m2", "m4", "streamer", "e") for part in ("--load", name))
     return start(tmp_path / "state", "--workers", "2", "--model-repository", str(models), COMPLETE, *loads)
 
 
 def test_one_server_has_it_back_in_seconds_whatever_the_deadlines(one_server: Tidegate) -> None:
     replaces_what_died(one_server)
     ends_what_hangs(one_server)
+    ends_what_hangs_and_not_what_streams(one_server)
     ends_the_other_instance_too(one_server)
     replaces_a_step_of_an_ensemble(one_server)
     unloads_what_died_again(one_server)
@@ -175,6 +207,30 @@ def ends_what_hangs(running: Tidegate) -> None:
         is_served_again(calls)
     assert "the Python process of model 'm4' hung and was ended" in running.said()
     assert calls.lost_for_s(hung_s) < 8 * _SOON_S, calls.summary(hung_s)
+
+
+def ends_what_hangs_and_not_what_streams(running: Tidegate) -> None:
+    """One that sends pieces of one response while others wait in vain computes; one that begins none any more hangs."""
+    with callers(running, "streamer", partial(ask_for_pieces, running, 1, timeout_ms=_DEADLINE_MS)) as calls:
+        time.sleep(0.5)
+        (stub,) = stubs_of(running, "streamer")
+        assert ask_for_pieces(running, 20, timeout_ms=60_000).count(b"data: ") == 20
+        assert stubs_of(running, "streamer") == [stub]
+        is_served_again(calls)
+        hung_s = time.monotonic()
+        assert status(ask_for_pieces(running, -1, timeout_ms=_DEADLINE_MS)) in (503, 504)
+        wait_for(lambda: "model 'streamer' was loaded anew" in running.said(), what="its revival")
+        is_served_again(calls)
+    assert "the Python process of model 'streamer' hung and was ended" in running.said()
+    assert calls.lost_for_s(hung_s) < 8 * _SOON_S, calls.summary(hung_s)
+
+
+def ask_for_pieces(running: Tidegate, count: int, *, timeout_ms: int) -> bytes:
+    sent = b'{"COUNT": %d}' % count
+    head = b"POST /v2/models/streamer/generate_stream HTTP/1.0\r\nHost: localhost\r\ntidegate-timeout-ms: %d\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", running.port("http")), timeout=LONG_S) as connection:
+        connection.sendall(head % (timeout_ms, len(sent)) + sent)
+        return b"".join(iter(partial(connection.recv, 1 << 16), b""))
 
 
 def ends_the_other_instance_too(running: Tidegate) -> None:

@@ -159,6 +159,7 @@ class FakeGrpcStream:
     answers: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     received: int = 0
     heard_s: float = -inf
+    is_broken_off: bool = False
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     respond: Callable[[bytes], list[bytes]] | None = None
 

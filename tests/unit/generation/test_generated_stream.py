@@ -12,7 +12,7 @@ from control_plane.core.errors import DeadlineExceeded, UpstreamFailed, Upstream
 from control_plane.generation.domain.completion_answer import CompletionAnswer
 from control_plane.generation.domain.completion_request import CompletionRequest
 from control_plane.generation.generated_stream import GeneratedStream
-from control_plane.inference.retries.faults import Fault, fault_in
+from control_plane.inference.retries.faults import Fault, fault_in, fault_of_error
 from control_plane.protocols.grpc import GrpcHead
 from tests.fakes.triton.generative_model import response
 from tests.fakes.triton.upstream import FakeGrpcStream
@@ -116,11 +116,21 @@ async def test_a_later_error_comes_after_what_came_before_it() -> None:
     stream.close()
 
 
-async def test_a_connection_that_breaks() -> None:
+@pytest.mark.parametrize(
+    ("code", "is_broken_off", "fault"),
+    [
+        pytest.param(14, True, Fault.CONNECTION_LOST, id="a connection that breaks"),
+        pytest.param(14, False, Fault.STOPPING, id="a server that stops"),
+        pytest.param(7, False, Fault.OTHER, id="a status of its own"),
+    ],
+)
+async def test_an_end_without_an_answer(code: int, is_broken_off: bool, fault: Fault) -> None:
     triton, stream = made()
-    triton.end(14, "gone")
-    with pytest.raises(UpstreamUnavailable, match="gone"):
+    triton.is_broken_off = is_broken_off
+    triton.end(code, "Server is stopping")
+    with pytest.raises((UpstreamUnavailable, UpstreamFailed), match="Server is stopping") as caught:
         await stream.begin()
+    assert fault_of_error(caught.value) is fault
     stream.close()
 
 

@@ -175,6 +175,7 @@ class TritonStream(Exchange):
         self._drained = asyncio.Event()
         self.trailers: Fields = ()
         self.heard_s = -inf
+        self.is_broken_off = False
 
     async def send(self, frame: MessageFrame) -> None:
         """Send one message; return when Triton's flow-control window has taken it."""
@@ -252,6 +253,10 @@ class TritonStream(Exchange):
         if self._unconsumed and len(self._frames) <= _MAX_QUEUED_ANSWERS and sum(map(len, self._frames)) <= _MAX_QUEUED_BYTES:
             self.connection.consumed(self.stream, self._unconsumed)
             self._unconsumed = 0
+
+    def on_reset(self) -> None:
+        self.is_broken_off = True
+        super().on_reset()
 
     def on_drained(self) -> None:
         self._drained.set()

@@ -61,6 +61,7 @@ class TestStreams:
             assert await received(it) == b"one"
             assert await it.receive() is None
             await asyncio.sleep(0.05)  # what grpc's server sends behind the status changes nothing
+            assert not it.is_broken_off
             answer = answer_of(it.headers, (), it.trailers)
             assert (answer.code, answer.details) == (9, "enough")
             await it.send(frame_message(b"too late"))
@@ -179,5 +180,6 @@ class TestStreams:
             await peers[0].wait_for(h2.events.RequestReceived)
             await peers[0].close()
             assert await it.receive() is None
+            assert it.is_broken_off
             answer = answer_of(it.headers, (), it.trailers)
             assert (answer.code, answer.details) == (UNAVAILABLE, "Triton closed the connection before it answered")
