@@ -14,6 +14,7 @@ from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus
 from control_plane.protocols.http1 import HttpAnswer
 
 _DEAD_STUB = re.compile(rb"Stub process '([^']{1,300})' is not healthy")
+_ERROR_EVENT = re.compile(rb"(^|\n)data: ?\{\"error\":")
 _NUMBERS = re.compile("(_[0-9]+){1,2}$")
 """Suffix that Triton appends to a model's name: the numbers of the instance group and of the instance in
 it."""
@@ -27,10 +28,16 @@ def dead_stub_model_of(answer: object) -> str | None:
     Triton does not restart the stub: the model stays broken until it is loaded again.
     """
     if isinstance(answer, HttpAnswer):
-        return dead_stub_model_in(bytes(answer.body[:READ_BYTES])) if answer.status == 500 else None
+        text = bytes(answer.body[:READ_BYTES])
+        return dead_stub_model_in(text) if answer.status == 500 or (answer.status == 400 and is_error_event(text)) else None
     if isinstance(answer, GrpcAnswer) and answer.code == GrpcStatus.INTERNAL:
         return dead_stub_model_in(answer.details.encode())
     return None
+
+
+def is_error_event(text: bytes) -> bool:
+    """Whether this is an error in place of a stream's first piece, which over HTTP has the status 400, whatever it is."""
+    return _ERROR_EVENT.search(text[:READ_BYTES]) is not None
 
 
 def client_status_in(answer: object) -> ClientStatus | None:
