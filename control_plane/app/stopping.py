@@ -60,6 +60,28 @@ class StopSignals:
         return is_done
 
 
+class DrainOrder:
+    """Order to a worker to drain, by its parent or a signal: the first begins the drain, each later one may shorten it."""
+
+    def __init__(self) -> None:
+        self.timeout_s = 0.0
+        self.cut_short = asyncio.Event()
+        self._is_given = asyncio.Event()
+
+    def give(self, timeout_s: float) -> None:
+        """Have requests in flight end within `timeout_s` from now."""
+        if self._is_given.is_set():
+            asyncio.get_running_loop().call_later(timeout_s, self.cut_short.set)
+        else:
+            self.timeout_s = timeout_s
+            self._is_given.set()
+
+    async def carry_out(self, ports: DrainingPorts) -> None:
+        """Wait for the order, and drain."""
+        await self._is_given.wait()
+        await drain_until(ports, self.timeout_s, self.cut_short)
+
+
 async def stop_serving(ports: DrainingPorts, signals: StopSignals, *, pause_s: float, drain_s: float) -> None:
     """Stop serving once the first signal has come; when this returns no request is in flight.
 

@@ -28,7 +28,7 @@ from control_plane.app.data_plane.data_plane import DataPlane, DataSockets
 from control_plane.app.data_plane.limits import connection_caps, share_of
 from control_plane.app.data_plane.regions import make_regions
 from control_plane.app.data_plane.request_services import RequestServices, open_request_services
-from control_plane.app.stopping import drain_until
+from control_plane.app.stopping import DrainOrder
 from control_plane.app.upstreams.clients import connect
 from control_plane.core.endpoints import ONLY, Endpoints, TritonEndpoints
 from control_plane.core.errors import StartupError
@@ -122,9 +122,7 @@ class Worker:
         gateway = share_of(settings.gateway, settings.process.workers)
         caps = connection_caps(gateway, settings.admin, servers=len(servers.members))
         self._gateway = gateway.model_copy(update={"max_connections": caps.data})
-        self._stop = asyncio.Event()
-        self._stop_now = asyncio.Event()
-        self._drain_timeout_s = 0.0
+        self._drain = DrainOrder()
         self._servers = servers
         self._upstreams: dict[str, UpstreamClient] = {}
         self._fleet = _fleet_of(settings, servers, link)
@@ -156,7 +154,7 @@ class Worker:
 
     async def run(self) -> None:
         """Serve until the parent sends `Drain`, SIGTERM arrives, or the link closes."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._start_drain, self._gateway.longest_drain_s)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._drain.give, self._gateway.longest_drain_s)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup, self._tls)
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._follow(tasks), name="link"), tasks.create_task(self._report_counts(), name="counts")]
@@ -167,8 +165,7 @@ class Worker:
                 background.append(tasks.create_task(self._tls.watch(), name="tls-files"))
             if self._fleet is not None:
                 background.append(tasks.create_task(self._fleet.run(), name="fleet"))
-            await self._stop.wait()
-            await drain_until(self._data_plane, self._drain_timeout_s, self._stop_now)
+            await self._drain.carry_out(self._data_plane)
             self._send_charges()
             self._link.send(Drained())
             for task in background:
@@ -177,18 +174,11 @@ class Worker:
         disconnecting = (self._disconnect(server, "the gateway is stopping") for server in list(self._upstreams))
         await asyncio.gather(*disconnecting, self._data_plane.close())
 
-    def _start_drain(self, timeout_s: float) -> None:
-        if self._stop.is_set():
-            self._stop_now.set()
-        else:
-            self._drain_timeout_s = timeout_s
-            self._stop.set()
-
     async def _follow(self, tasks: asyncio.TaskGroup) -> None:
         """Carry out the parent's messages, also during the drain; if the link closes, end without a drain."""
         while (message := await self._link.receive()) is not None:
             await self._carry_out(message, tasks)
-        self._start_drain(0.0)
+        self._drain.give(0.0)
 
     async def _carry_out(self, message: Message, tasks: asyncio.TaskGroup) -> None:
         match message:
@@ -239,7 +229,7 @@ class Worker:
             case AnnounceDrain():
                 self._data_plane.announce_drain()
             case Drain(timeout_s):
-                self._start_drain(timeout_s)
+                self._drain.give(timeout_s)
 
     async def _upstream_down(self, server: str, reason: str) -> None:
         # Triton has restarted, maybe with other contents. In a fleet other servers may still have the model: there the

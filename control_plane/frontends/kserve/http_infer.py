@@ -27,6 +27,7 @@ from control_plane.core.tensor import RawTensor
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import TIMEOUT_FIELD, timeout_s_of, with_timeout
 from control_plane.frontends.common.inflating import InflatedBody
+from control_plane.frontends.http.answers.streams import whole
 from control_plane.frontends.kserve.copies import HttpCopy
 from control_plane.frontends.kserve.grpc_infer import MAX_CACHEABLE_REQUEST_BYTES, GrpcInferContext, GrpcInferRequest, part_request
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
@@ -179,8 +180,11 @@ class HttpInferRequest:
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         return server.http.send(self.http, timeout_s=timeout_s, slot=self.slot)
 
-    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]:
-        return server.http.stream(self.http, timeout_s=timeout_s, slot=self.slot)
+    async def stream(self, server: Upstream, *, timeout_s: float) -> HttpAnswer | ModelStream:
+        answer = await server.http.stream(self.http, timeout_s=timeout_s, slot=self.slot)
+        if isinstance(answer, HttpAnswer) or answer.status == 200:
+            return answer
+        return await whole(answer, takes_chunks=self.http.takes_chunks)  # an error in place of the first piece
 
     def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:
         if answer.status == 200:

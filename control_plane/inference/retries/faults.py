@@ -30,7 +30,7 @@ from control_plane.core.errors import (
     UpstreamUnavailable,
 )
 from control_plane.core.infer_call import SendFailure
-from control_plane.inference.retries.server_fault import READ_BYTES, dead_stub_model_in
+from control_plane.inference.retries.server_fault import READ_BYTES, dead_stub_model_in, is_error_event
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus
 from control_plane.protocols.http1 import HttpAnswer
 
@@ -227,7 +227,7 @@ def model_fault_of_error(error: Exception) -> Fault | None:
 
 def _is_servers_status(answer: object) -> bool:
     if isinstance(answer, HttpAnswer):
-        return answer.status >= 500
+        return answer.status >= 500 or is_error_event(bytes(answer.body[:READ_BYTES]))
     return isinstance(answer, GrpcAnswer) and answer.code in _SERVERS_CODES
 
 
@@ -248,6 +248,8 @@ def _http_fault(status: int, text: bytes) -> Fault:
             return _unavailable(text)
         case 400 | 499 if _CANCELLED_WORDS.search(text):
             return Fault.CANCELLED
+        case 400 if is_error_event(text):
+            return _unavailable(text) if dead_stub_model_in(text) is None else Fault.DEAD_STUB
         case _:
             return Fault.OTHER
 

@@ -15,6 +15,7 @@ from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus
 from control_plane.protocols.http1 import HttpAnswer
 
 _DEAD_STUB = re.compile(rb"Stub process '([^']{1,300})' is not healthy")
+_ERROR_EVENT = re.compile(rb"(^|\n)data: ?\{\"error\":")
 _NUMBERS = re.compile("(_[0-9]+){1,2}$")
 """Suffix that Triton appends to a model's name: the numbers of the instance group and of the instance in
 it."""
@@ -28,10 +29,16 @@ def dead_stub_model_of(came: object) -> str | None:
     Triton does not restart the stub: the model stays broken until it is loaded again.
     """
     if isinstance(came, HttpAnswer):
-        return dead_stub_model_in(bytes(came.body[:READ_BYTES])) if came.status == 500 else None
+        text = bytes(came.body[:READ_BYTES])
+        return dead_stub_model_in(text) if came.status == 500 or (came.status == 400 and is_error_event(text)) else None
     if isinstance(came, GrpcAnswer) and came.code == GrpcStatus.INTERNAL:
         return dead_stub_model_in(came.details.encode())
     return dead_stub_model_in(str(came).encode()) if isinstance(came, ControlPlaneError) else None
+
+
+def is_error_event(text: bytes) -> bool:
+    """Whether this is an error in place of a stream's first piece, which over HTTP has the status 400, whatever it is."""
+    return _ERROR_EVENT.search(text[:READ_BYTES]) is not None
 
 
 def client_status_in(answer: object) -> ClientStatus | None:

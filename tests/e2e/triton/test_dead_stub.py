@@ -45,6 +45,7 @@ class TritonPythonModel:
 
 
 _STREAMER = """
+import os
 import time
 import triton_python_backend_utils as pb_utils
 
@@ -53,7 +54,7 @@ class TritonPythonModel:
         for request in requests:
             sender, count = request.get_response_sender(), pb_utils.get_input_tensor_by_name(request, "COUNT")
             if (wanted := int(count.as_numpy()[0])) < 0:
-                time.sleep(3600)
+                os._exit(1) if wanted < -1 else time.sleep(3600)
             for number in range(wanted):
                 time.sleep(0.2 if number else 0.0)
                 sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("COUNT", count.as_numpy())]))
@@ -66,7 +67,7 @@ input [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]
 instance_group [ { kind: KIND_CPU } ]
 """
-"""A model that sends as many pieces, five a second, as it is asked for; of fewer than none it hangs."""
+"""A model that sends as many pieces, five a second, as it is asked for; of -1 it hangs, and of -2 its process ends."""
 
 
 @dataclass
@@ -179,6 +180,7 @@ def test_one_server_has_it_back_in_seconds_whatever_the_deadlines(one_server: Ti
     replaces_what_died(one_server)
     ends_what_hangs(one_server)
     ends_what_hangs_and_not_what_streams(one_server)
+    refuses_what_ends_processes_before_it_streams(one_server)
     ends_the_other_instance_too(one_server)
     replaces_a_step_of_an_ensemble(one_server)
     unloads_what_died_again(one_server)
@@ -223,6 +225,14 @@ def ends_what_hangs_and_not_what_streams(running: Tidegate) -> None:
         is_served_again(calls)
     assert "the Python process of model 'streamer' hung and was ended" in running.said()
     assert calls.lost_for_s(hung_s) < 8 * _SOON_S, calls.summary(hung_s)
+
+
+def refuses_what_ends_processes_before_it_streams(running: Tidegate) -> None:
+    first = ask_for_pieces(running, -2, timeout_ms=60_000)
+    assert (status(first), b"is not healthy" in first) == (400, True)
+    answers = [ask_for_pieces(running, -2, timeout_ms=60_000) for _ in range(3)]
+    assert [status(each) for each in answers] == [422] * 3, answers
+    assert status(ask_for_pieces(running, 1, timeout_ms=60_000)) == 200
 
 
 def ask_for_pieces(running: Tidegate, count: int, *, timeout_ms: int) -> bytes:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from control_plane.app.stopping import StopSignals, drain_until, stop_serving
+from control_plane.app.stopping import DrainOrder, StopSignals, drain_until, stop_serving
 from control_plane.core.errors import StartupError
 
 pytestmark = pytest.mark.virtual_time
@@ -109,3 +109,23 @@ async def test_signals_of_the_process_are_followed() -> None:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(number)
+
+
+@pytest.mark.parametrize(
+    ("later", "drained_s"),
+    [
+        pytest.param((), 40.0, id="none"),
+        pytest.param((2.0, 30.0), 40.0, id="one that gives no less time"),
+        pytest.param((2.0, 5.0), 17.0, id="one that gives less"),
+        pytest.param((2.0, 0.0), 12.0, id="one that gives none"),
+    ],
+)
+async def test_a_second_order_only_shortens_a_drain(later: tuple[float, ...], drained_s: float) -> None:
+    """A worker that was frozen drains already when its parent stops, and one that gets the parent's signal, too."""
+    order, ports, loop = DrainOrder(), Ports(ends_s=1000.0), asyncio.get_running_loop()
+    loop.call_at(10.0, order.give, 30.0)
+    if later:
+        after_s, timeout_s = later
+        loop.call_at(10.0 + after_s, order.give, timeout_s)
+    await order.carry_out(ports)
+    assert ports.done == [("draining", 10.0), ("drained", drained_s)]

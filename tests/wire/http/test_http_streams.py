@@ -75,6 +75,20 @@ async def test_an_error_before_the_first_piece_keeps_its_status() -> None:
         assert frontend.recorder.outcomes == [Outcome.MODEL_NOT_FOUND]
 
 
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+async def test_nor_does_one_that_comes_as_a_piece(version: bytes) -> None:
+    event = b'data: {"error":"out of memory"}\n\n'
+    stream = FakeHttpStream(400, FakeHttpStream.head.replace(b"200 OK", b"400 Bad Request")).put(event, None)
+    async with gateway(upstream(stream)) as frontend:
+        client = await frontend.connect()
+        await client.send(request(version=version, headers=b"Connection: close\r\n"))
+        head, _, body = (await client.reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert (b"Transfer-Encoding: chunked" in head) == (version == b"1.1")
+        assert body == (b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event) if version == b"1.1" else event)
+        assert (frontend.recorder.outcomes, stream.closed.is_set()) == ([Outcome.UPSTREAM_ERROR], True)
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"), [(UpstreamUnavailable("gone"), Outcome.UNAVAILABLE), (DeadlineExceeded("slow"), Outcome.DEADLINE_EXCEEDED)]
 )

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import orjson
 
 from control_plane.auth.stream_rights import RightsWatch
-from control_plane.core.errors import ControlPlaneError, Unauthenticated
+from control_plane.core.errors import ControlPlaneError, Unauthenticated, UpstreamFailed
 from control_plane.frontends.common.http_errors import openai_error
 from control_plane.frontends.common.status import message_of
 from control_plane.protocols.http1 import HttpAnswer, is_chunked, without_chunks
@@ -18,6 +18,7 @@ from control_plane.protocols.kserve.routes import is_openai
 from control_plane.triton.ports import HttpStream
 
 _IS_EVENTS = b"text/event-stream"
+_WHOLE_BYTES = 1 << 20
 
 
 def error_event(head: bytes, error: ControlPlaneError, target: bytes = b"") -> bytes | None:
@@ -56,6 +57,23 @@ async def forward(
         await writable.wait()
     if in_chunks:
         write(b"0\r\n\r\n")
+
+
+async def whole(stream: HttpStream, *, takes_chunks: bool) -> HttpAnswer:
+    """Receive all of a streamed answer, and close it. Raises what its `receive` raises, and UpstreamFailed: it is too long."""
+    pieces, room_bytes = list[bytes](), _WHOLE_BYTES
+    try:
+        while (piece := await stream.receive()) is not None:
+            room_bytes -= len(piece)
+            if room_bytes < 0:
+                raise UpstreamFailed(f"Triton's error has more than {_WHOLE_BYTES} bytes")
+            pieces.append(piece)
+    finally:
+        stream.close()
+    body = b"".join(pieces)
+    if takes_chunks and is_chunked(stream.head):
+        return HttpAnswer(stream.status, stream.head, b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n")
+    return HttpAnswer(stream.status, without_chunks(stream.head)[:-2] + b"Content-Length: %d\r\n\r\n" % len(body), body)
 
 
 async def watched(asking: Awaitable[HttpAnswer | HttpStream], watch: RightsWatch, *, target: bytes = b"") -> HttpAnswer | HttpStream:

@@ -118,6 +118,20 @@ def test_an_answer_is_none(answer: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("Stub process 'm_0_0' is not healthy.", Fault.DEAD_STUB),
+        ("m: Exceeds maximum queue size", Fault.QUEUE_FULL),
+        ("out of memory", Fault.OTHER),
+    ],
+)
+def test_an_error_in_place_of_a_stream_is_told_by_its_words_and_is_the_models(text: str, fault: Fault) -> None:
+    answer = make_answer(400, b'data: {"error":"%b"}\n\n' % text.encode())
+    assert fault_in(answer) is model_fault_in(answer) is fault
+    assert fault_in(make_answer(400, b'{"error":"%b"}' % text.encode())) is Fault.OTHER
+
+
+@pytest.mark.parametrize(
     ("error", "fault"),
     [
         (UpstreamUnavailable("refused", is_not_sent=True), Fault.NOT_SENT),
