@@ -33,6 +33,12 @@ MAX_DIMENSION = 2**31 - 1
 """Triton keeps a batch size in 32 bits: 2**32 + 1 runs as a batch of one, 2**32 as an empty one (server
 2.51)."""
 
+MAX_RANK = 256
+"""Most dimensions of a tensor: each is looked at, and NumPy takes 64 of them."""
+
+MAX_TENSORS = 1024
+"""Most inputs of a request, and most outputs that one may name: each is looked at, in some two microseconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:

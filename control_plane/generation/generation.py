@@ -145,11 +145,13 @@ class _GenerationRequest:
     def field(self, name: str) -> str | None:
         return self._call.field(name)
 
-    def content(self, call: InferCall) -> tuple[bytes]:
-        return (bytes(self._call.body()),)
-
     def unit(self, call: InferCall) -> tuple[bytes, ...]:
         return self._call.unit(call)
+
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        """The text that the model is given, however many tokens are asked for, and how it is to choose them."""
+        wanted = self.wanted
+        return tuple(part.encode() for each in wanted.messages for part in each.values()) or (wanted.prompt.encode(),)
 
     def readdress(self, model_name: str, model_version: str) -> None:
         self.model, self._version = model_name, model_version

@@ -12,6 +12,7 @@ from perf.waiting.clients import http_inference
 _LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _CLOSING = _LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
 _INFER = b"POST /v2/models/swallow/infer HTTP/1.1\r\nHost: localhost\r\n"
+_CHAT = b'{"model":"swallow","messages":['
 _SMALL_JSON = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1],"data":[1]}]}'
 
 
@@ -25,6 +26,17 @@ def _keyed(head: bytes, key: bytes) -> bytes:
 
 def _inferences(body: bytes, count: int) -> Pieces:
     return lambda key: repeated(b"", (b"%bContent-Length: %d\r\n\r\n%b" % (_keyed(_INFER, key), len(body), body)) * count)
+
+
+def _calls(path: bytes, body: bytes) -> Pieces:
+    """POST requests of one body to another path."""
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\n" % path
+    return lambda key: repeated(b"", b"%bContent-Length: %d\r\n\r\n%b" % (_keyed(head, key), len(body), body))
+
+
+def _many(each: bytes, size: int, *, before: bytes = b'{"inputs":[') -> bytes:
+    """JSON of that size at most, of as many of these as it has room for."""
+    return before + b",".join([each] * ((size - len(before)) // (len(each) + 1) - 1)) + b"]}"
 
 
 def _json(size: int) -> bytes:
@@ -71,6 +83,11 @@ HTTP_FLOODS = (
     Flood("inferences", "http", _inferences(_SMALL_JSON, 300), has_key=True),
     Flood("bodies of 60 KB of JSON", "http", _inferences(_json(60_000), 4), has_key=True),
     Flood("bodies of 4 MB of JSON", "http", _inferences(_json(4_000_000), 1), has_key=True),
+    Flood("bodies of 60 KB of empty lists", "http", _inferences(_many(b"[]", 60_000), 4), has_key=True),
+    Flood("bodies of 250 KB of empty lists", "http", _inferences(_many(b"[]", 250_000), 1), has_key=True),
+    Flood("bodies of 1 MB of objects", "http", _inferences(_many(b'{"":{}}', 1_000_000), 1), has_key=True),
+    Flood("chats of 1 MB of empty lists", "http", _calls(b"/v1/chat/completions", _many(b"[]", 1_000_000, before=_CHAT)), has_key=True),
+    Flood("batches of 1 MB of empty lists", "http", _calls(b"/v1/batches", _many(b"[]", 1_000_000)), has_key=True),
     Flood("bodies of 4 MB without a key", "http", _inferences(bytes(4_000_000), 1), refused_with="401"),
     Flood("no requests at all", "http", _of(b"no request\r\n\r\n" * 500), refused_with="400"),
     Flood("heads of 90 fields", "http", _of(_head_of(90) * 50)),

@@ -40,14 +40,13 @@ class BothWays:
 
     def await_triton(self, *, timeout_s: float = 120.0) -> None:
         """Return at once if Triton is the one it was; else wait until there is a new one with its models."""
-        restarts = self.running.said().count("Triton is up")
+        if self.triton_lives():
+            return
         deadline_s = time.monotonic() + timeout_s
-        while not self.triton_lives() and restarts == self._restarts:
+        while self.running.said().count("Triton is up") == self._restarts:
             assert time.monotonic() < deadline_s, "Triton does not come back"
             time.sleep(0.1)
-            restarts = self.running.said().count("Triton is up")
-        if restarts != self._restarts:
-            self._find_triton()
+        self._find_triton()
 
     def _find_triton(self) -> None:
         self._restarts = self.running.said().count("Triton is up")

@@ -218,7 +218,7 @@ class FleetDispatcher:
         if attempt.fault is None:
             self._router.answered(call, attempt.reservation)
         else:
-            self._resending.learn(attempt.fault, attempt.answer, call, attempt.reservation)
+            self._resending.learn(attempt.fault, attempt.error or attempt.answer, call, attempt.reservation)
 
     async def _judge(self, request: Hashable, call: InferCall, attempt: _FleetAttempt[AnswerT], suspect: Suspect | None) -> None:
         """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""

@@ -219,7 +219,7 @@ class ModelRouter:
         now_s, servers = self.state.now_s(), self.state.fleet.servers
         for name, model in self.streams.going_on():
             if (at := servers.get(name)) is not None and (replica := at.replicas.get(model)) is not None:
-                replica.answered_s = now_s
+                self.state.doubts.goes_on(replica, now_s)
         for left in self._silences.keys() - servers.keys():
             del self._silences[left]
         for (name, model), replica in list(self._given_up.items()):

@@ -129,8 +129,11 @@ class Resending:
     def avoided(self, model: str) -> frozenset[str]:
         """Servers whose replicas of the model have lost their stubs, and are not loaded anew yet."""
         holders = self._router.state.fleet.holders.get(model, {})
-        dead = self._stub_deaths.dead_copies(model)
-        return frozenset(name for name, replica in dead if name in holders and holders[name].replicas[model] is replica)
+
+        def has(server: str, stub: object) -> bool:
+            return server in holders and stub == ((replica := holders[server].replicas[model]), replica.revived_s)
+
+        return frozenset(server for server, stub in self._stub_deaths.dead_copies(model) if has(server, stub))
 
     def _has_elsewhere(self, fault: Fault, reservation: Reservation, avoid: frozenset[str]) -> bool:
         """Whether another replica may do better. What a server that is gone or a replica under repair leaves waits for one,
@@ -156,7 +159,8 @@ class Resending:
             replica, began_s = reservation.replica, reservation.started_s
             if replica.was_dead_at(began_s) or (replica.has_hung and not may_hang(replica, sent_s=began_s)):
                 return False
-            return self._stub_deaths.was_in_flight(reservation.server.name, replica.model, replica, began_s=began_s, now_s=self._now_s())
+            stub = (replica, replica.revived_s)  # a replica that was loaded anew has another one
+            return self._stub_deaths.was_in_flight(reservation.server.name, replica.model, stub, began_s=began_s, now_s=self._now_s())
         if fault is not Fault.CONNECTION_LOST or not is_suspect:
             return fault is Fault.CONNECTION_LOST
         until_s = self._now_s() + _NOTICED_S

@@ -35,7 +35,7 @@ _MAX_SWEEP_S = 1.0
 at most, and in return no request needs a timer."""
 
 _BACKLOG = 1024
-_ACCEPTED_AT_ONCE, _ACCEPTED_PER_S = 16, 640
+_ACCEPTED_AT_ONCE, _ACCEPTED_PER_S = 32, 1280
 """Connections that a listener accepts in one turn of the loop at most, and how many a second beside the first: each takes 0.2 ms, so
 that where turns are short, one in each is enough, and more would hold others up."""
 _ACCEPT_PAUSE_S = 0.1

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from control_plane.auth.access import Access
-from control_plane.auth.domain.authorization import need_of_call
+from control_plane.auth.domain.authorization import OVERRIDE_NEED, need_of_call
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.action import Action
 from control_plane.core.errors import (
@@ -308,6 +308,8 @@ class V2Grpc:
         return self._read_timeout_s if call.head.timeout_s is None else call.head.timeout_s
 
     async def _load(self, call: GrpcCall) -> GrpcAnswer:
+        if len(call.frame) > _CONTROL.max_bytes:  # a model's configuration or files: what else a load says is short
+            self._access.require(call.principal, OVERRIDE_NEED)
         request = self._read(call, service_pb2.RepositoryModelLoadRequest.FromString)
         _refuse_repository_name(request.repository_name)
         override = override_of(request.parameters)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import orjson
 
 from control_plane.auth.access import Access
-from control_plane.auth.domain.authorization import need_of_call
+from control_plane.auth.domain.authorization import OVERRIDE_NEED, need_of_call
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.action import Action
 from control_plane.core.errors import (
@@ -53,14 +53,11 @@ from control_plane.protocols.server_timing import ASKED_BY
 from control_plane.triton.ports import HttpStream
 from control_plane.triton.servers import Servers
 
-_MAX_CONTROL_BYTES = 1 << 20
-"""Largest body of a call that carries neither tensors nor a model's files."""
-
 _INFER = Action.INFER  # once: in Python 3.11 to look up a member of an enum takes as long as a call
 _ASKS_TIMES = ASKED_BY.encode()
 _INFERENCE = frozenset((Action.INFER, Action.GENERATE))
 _OF_A_MODEL = frozenset((Action.READ, Action.MODEL_READY, Action.STATISTICS))
-_WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD, Action.SUBMIT_JOB, Action.COMPUTE_JOB))
+_WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.SUBMIT_JOB, Action.COMPUTE_JOB))
 _LASTING = OF_JOBS - {Action.COMPUTE_JOB} | {Action.EVENTS}
 """Calls whose answers may be waited for, or take their reader long: events, results of jobs, and `Prefer: wait`."""
 _EMPTY_TEXT = make_answer(200, content_type=b"text/plain")
@@ -178,9 +175,15 @@ class V2Http:
         principal = self._principal(request, route) if self._access.is_on else ANONYMOUS
         if route.action in ADMINISTRATORS_ONLY:
             self._guard_administration(request, route)
-        if route.action not in _WITH_LARGE_BODY:
-            _check_control_bytes(route.action, max(len(request.body), request.content_length))
+        if route.action not in _WITH_LARGE_BODY and max(len(request.body), request.content_length) > UNCOUNTED_BYTES:
+            self._require_large_body(route.action, principal)
         return route, principal
+
+    def _require_large_body(self, action: Action, principal: Principal) -> None:
+        """Require that a call which carries no tensors may have a large body. Raises PayloadTooLarge, PermissionDenied."""
+        if action is not Action.LOAD:
+            raise PayloadTooLarge(f"the body of this call exceeds its limit of {UNCOUNTED_BYTES} bytes")
+        self._access.require(principal, OVERRIDE_NEED)  # a model's configuration or files: what else a load says is short
 
     def _principal(self, request: HttpRequest, route: V2Route) -> Principal:
         """Authenticate and authorise the caller; an inference is authorised later, where its refusal is
@@ -271,14 +274,6 @@ class V2Http:
             return await self._servers.ask(lambda server: server.http.send(request, timeout_s=timeout_s))
         server = await self._inference.dispatch.reading(model, timeout_s=timeout_s)
         return await server.http.send(request, timeout_s=timeout_s)
-
-
-def _check_control_bytes(action: Action, size_bytes: int) -> None:
-    """Check the size of a body that has neither tensors nor a model's files. Raises PayloadTooLarge."""
-    if size_bytes > UNCOUNTED_BYTES:  # callers without a key take none of the memory for bodies
-        most = UNCOUNTED_BYTES if need_of_call(action) is None else _MAX_CONTROL_BYTES
-        if size_bytes > most:
-            raise PayloadTooLarge(f"the body of this call exceeds its limit of {most} bytes")
 
 
 async def _administered(name: str, change: Awaitable[object]) -> HttpAnswer:

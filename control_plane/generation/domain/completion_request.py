@@ -16,6 +16,7 @@ import orjson
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import InvalidRequest, PayloadTooLarge
 from control_plane.generation.domain.messages import Message, message_steps
+from control_plane.protocols.json_structure import bounded_steps
 from control_plane.protocols.openai import read_model
 
 COMPLETION_TOKENS = 16
@@ -102,6 +103,7 @@ def request_steps(body: bytes | bytearray, *, is_chat: bool, limits: GenerationL
     Raises InvalidRequest, which names the wrong field; ModelNotFound: no model can have that name; PayloadTooLarge.
     """
     check_size(len(body), limits)
+    yield from bounded_steps(body)
     fields = _parse(body)
     model = read_model(fields)
     for name, value in fields.items():

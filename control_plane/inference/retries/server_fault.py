@@ -9,6 +9,7 @@ import re
 
 import orjson
 
+from control_plane.core.errors import ControlPlaneError
 from control_plane.metering.domain.usage import ClientStatus
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus
 from control_plane.protocols.http1 import HttpAnswer
@@ -22,17 +23,17 @@ READ_BYTES = 1000
 """How much of an error's text is searched; Triton puts the words in question first."""
 
 
-def dead_stub_model_of(answer: object) -> str | None:
-    """The model whose Python stub process has died, by an error answer; None for all other answers.
+def dead_stub_model_of(came: object) -> str | None:
+    """The model whose Python stub process has died, by an error, or an answer that is one; None for all else.
 
     Triton does not restart the stub: the model stays broken until it is loaded again.
     """
-    if isinstance(answer, HttpAnswer):
-        text = bytes(answer.body[:READ_BYTES])
-        return dead_stub_model_in(text) if answer.status == 500 or (answer.status == 400 and is_error_event(text)) else None
-    if isinstance(answer, GrpcAnswer) and answer.code == GrpcStatus.INTERNAL:
-        return dead_stub_model_in(answer.details.encode())
-    return None
+    if isinstance(came, HttpAnswer):
+        text = bytes(came.body[:READ_BYTES])
+        return dead_stub_model_in(text) if came.status == 500 or (came.status == 400 and is_error_event(text)) else None
+    if isinstance(came, GrpcAnswer) and came.code == GrpcStatus.INTERNAL:
+        return dead_stub_model_in(came.details.encode())
+    return dead_stub_model_in(str(came).encode()) if isinstance(came, ControlPlaneError) else None
 
 
 def is_error_event(text: bytes) -> bool:

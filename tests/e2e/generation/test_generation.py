@@ -252,3 +252,22 @@ def test_long_streams_keep_no_short_call_with_a_short_deadline_out(gateway: tupl
     finally:
         for each in streams:
             each.close()
+
+
+def test_a_prompt_under_which_two_processes_die_is_refused_and_others_are_not(client: openai.OpenAI) -> None:
+    asking = client.with_options(default_headers={"tidegate-timeout-ms": "20000"})
+
+    def ask(prompt: str) -> int:
+        try:
+            asking.completions.create(model="cold_parrot", prompt=prompt)
+        except openai.APIStatusError as exc:
+            return exc.status_code
+        return 200
+
+    assert ask("a") == 200
+    found = [ask("die now")]
+    for _ in range(3):
+        wait_for(lambda: ask("a") == 200, timeout_s=LONG_S, what="another process")
+        found.append(ask("die now"))
+    assert found == [500, 422, 422, 422]
+    assert ask("a") == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -30,7 +31,8 @@ from tests.fakes.governance import FakeMeter, api_key, governance, key_text, kno
 from tests.fakes.triton.generative_model import FakeGenerativeModel
 from tests.fakes.triton.text_model import FakeTextModel
 from tests.wire.auth.calls import ADMINISTRATION, BODIES, GRPC_CALLS, HTTP_CALLS, INFERENCE, OF_M, OPEN, OWN_EVENTS, REPOSITORY
-from tests.wire.gateway import INFER, Gateway, gateway
+from tests.wire.gateway import INFER, LIMITS, Gateway, gateway
+from tests.wire.grpc_frontend import LIMITS as GRPC_LIMITS
 from tests.wire.grpc_frontend import STREAM, Bench, frontend, infer_message
 
 VALID = {
@@ -227,6 +229,22 @@ async def test_code_of_ones_own_may_be_loaded_by_administrators_only(shown: str)
             call = it.call(SERVICE + "RepositoryModelLoad", request.SerializeToString(), metadata=(("x-api-key", key),))
             assert await call.code() is (grpc.StatusCode.OK if is_allowed else grpc.StatusCode.PERMISSION_DENIED)
         assert len(it.models.asked) == (len(GRPC_OVERRIDES) if is_allowed else 0)
+
+
+async def test_a_large_load_is_read_for_administrators_only() -> None:
+    """Of a hundred megabytes the parser would take a second, in which nobody else is served."""
+    size, key = 1 << 21, SHOWN["repository"]
+    head = b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: h\r\nx-api-key: %b\r\nContent-Length: %d\r\n\r\n"
+
+    async with gateway(governed=governed(), limits=replace(LIMITS, max_body_bytes=1 << 22)) as it:
+        client = await it.connect()
+        await client.send(head % (key.encode(), size))
+        answer = await client.answer()
+        assert (answer.status, b"this needs the scope admin: a load that brings" in answer.body) == (403, True), "before it has come"
+    async with frontend(governed=governed(), limits=replace(GRPC_LIMITS, max_message_bytes=1 << 22)) as it:
+        request = service_pb2.RepositoryModelLoadRequest(model_name="m", repository_name="x" * size)
+        call = it.call(SERVICE + "RepositoryModelLoad", request.SerializeToString(), metadata=(("x-api-key", key),))
+        assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
 async def test_a_stream_refuses_the_request_that_is_not_allowed_and_goes_on() -> None:

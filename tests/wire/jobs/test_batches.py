@@ -97,6 +97,16 @@ async def test_a_tenant_has_so_many_open_batches_and_others_theirs(tmp_path: Pat
         await create(it.mine, line("3"))
 
 
+async def test_the_call_for_a_batch_is_short(tmp_path: Path) -> None:
+    """It names a file; of a megabyte of empty lists the parser would take 70 ms, in which nobody else is served."""
+    async with serving(tmp_path) as it:
+        with pytest.raises(openai.APIStatusError, match="exceeds its limit of 65536 bytes") as refused:
+            await it.mine.batches.create(
+                input_file_id="file-1", endpoint="/v1/embeddings", completion_window="24h", extra_body={"x": [[]] * 22_000}
+            )
+        assert refused.value.status_code == 413
+
+
 @pytest.mark.parametrize(
     ("refusal", "error", "said"),
     [

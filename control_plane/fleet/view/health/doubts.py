@@ -54,6 +54,10 @@ class ReplicaDoubts:
         if replica.model in self._doubts:
             self._clear(replica.model, reservation.server.name)
 
+    def goes_on(self, replica: Replica, now_s: float) -> None:
+        """Note that a replica goes on with a response that it streams, so that it is not silent."""
+        replica.answered_s = now_s
+
     def gave_up(self, reservation: Reservation) -> None:
         """Note that a request was not answered before its caller gave it up."""
         replica = reservation.replica

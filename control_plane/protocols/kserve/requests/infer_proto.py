@@ -17,7 +17,7 @@ from control_plane.core.infer_call import InferCall
 from control_plane.core.model import check_reference
 from control_plane.core.tensor import DATATYPE_BYTES, Tensor, element_count
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits
-from control_plane.protocols.kserve.requests.infer_json import make_tensor
+from control_plane.protocols.kserve.requests.infer_json import check_tensor_count, make_tensor
 from control_plane.protocols.kserve.requests.message_outline import RAW_INPUT_CONTENTS, outline_steps
 from control_plane.protocols.kserve.requests.reserved_parameters import refuse_reserved
 from control_plane.protocols.kserve.tensors.bytes_tensor import bytes_tensor_steps
@@ -167,9 +167,10 @@ def _check_steps(request: ModelInferRequest, contents: Contents, message_bytes: 
 def _tensors(request: ModelInferRequest) -> tuple[list[Tensor], list[Tensor]]:
     """The inputs, checked by themselves, and those of them whose data is in the message."""
     check_reference(request.model_name, request.model_version)
+    check_tensor_count(len(request.inputs), len(request.outputs))
     tensors, in_message = [], []
     for entry in request.inputs:
-        tensor = make_tensor(entry.name, entry.datatype, list(entry.shape))
+        tensor = make_tensor(entry.name, entry.datatype, entry.shape)
         tensors.append(tensor)
         if "shared_memory_region" not in entry.parameters:
             in_message.append(tensor)

@@ -21,13 +21,14 @@ from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 _LONG_BYTES = 1024
 """Arrays and strings up to this length stay as they are."""
 
-_STEP_BYTES = 64 * 1024
-"""Scanning so much takes about 0.3 ms."""
+_STEP_BYTES = 16 * 1024
+"""Scanning so much takes 0.05 ms where it is numbers, and 0.8 ms where it is empty lists."""
 
 _TOKENS_PER_STEP = 256
 """Brackets and long strings are handled one by one; so many take about 0.5 ms."""
 
-_MAX_OUTLINE_BYTES = 1 << 20
+_MAX_OUTLINE_BYTES, _MAX_LISTS, _MAX_KEYS = 1 << 20, 4096, 16 * 1024
+"""Largest outline, and most lists and objects, and keys of these, in it: it is parsed at once."""
 _MAX_DEPTH = 1000
 """Deepest nesting of arrays; the JSON parser's own limit is 1024."""
 
@@ -51,7 +52,7 @@ def outline_steps(text: bytes | bytearray | memoryview, limits: BodyLimits) -> S
     Raises:
         UnparsableRequest: a string has no end, arrays are nested too deep, or an array mixes much data with
             objects.
-        PayloadTooLarge: the outline is still large, or there are more elements than `limits`.
+        PayloadTooLarge: the outline is still large, or has very many lists; or there are more elements than `limits`.
     """
     outline, at, tokens, step_end = _Outline(text, limits), 0, 0, _STEP_BYTES
     while at < len(text):
@@ -139,6 +140,8 @@ class _Outline:
         if not self._arrays:
             return
         began, kept_bytes, elements = self._arrays.pop()
+        if _EMPTY.fullmatch(self._text, began, end):  # one that the end of a step has cut
+            self._elements -= 1
         if end - began > _LONG_BYTES:
             # Between blanks: a digit beside it in invalid JSON must not become a part of the number.
             self._replace(kept_bytes, end, b" %d " % (self._elements - elements + 1))
@@ -159,6 +162,10 @@ class _Outline:
     def whole(self) -> bytes:
         self._arrays.clear()
         self._keep(len(self._text))
+        if self._kept.count(b"[") + self._kept.count(b"{") > _MAX_LISTS:
+            raise PayloadTooLarge(f"the JSON without its data has more than {_MAX_LISTS} lists and objects")
+        if self._kept.count(b":") > _MAX_KEYS:
+            raise PayloadTooLarge(f"the JSON without its data has more than {_MAX_KEYS} keys")
         return bytes(self._kept)
 
     def _keep(self, up_to: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from control_plane.core.algorithms.steps import Steps
+from control_plane.core.errors import PayloadTooLarge
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.protocols.protobuf_fields import fields, varint
 
@@ -25,6 +26,10 @@ _PACKED_VARINTS = frozenset(number << 3 | 2 for number in range(1, 6))
 _PACKED_FIXED = {6 << 3 | 2: 4, 7 << 3 | 2: 8}
 """Tags of packed arrays in an InferTensorContents; for numbers of fixed size, with the bytes of one
 number."""
+
+_MAX_OWN_FIELDS = 8192
+"""Most fields of a message itself, such as inputs, outputs, parameters and raw contents: what is left of it is parsed at once, and of
+two bytes each the parser makes an object."""
 
 _FIELDS_PER_STEP = 1024
 """Walking so many fields takes about 2 ms."""
@@ -68,6 +73,8 @@ class _Outline:
                 kept += (varint(_INPUTS), varint(len(tensor)), tensor)
             else:
                 kept.append(field)
+            if len(kept) + len(contents) > _MAX_OWN_FIELDS:
+                raise PayloadTooLarge(f"the message has more than {_MAX_OWN_FIELDS} inputs, outputs, parameters and other fields")
         return b"".join(kept), contents
 
     def _tensor_steps(self, tensor: memoryview) -> Steps[bytes]:

@@ -10,6 +10,7 @@ import pytest
 from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest, ModelNotFound, PayloadTooLarge
 from control_plane.generation.domain.completion_request import CompletionRequest, GenerationLimits, request_steps
+from control_plane.generation.domain.messages import MAX_MESSAGES
 
 LIMITS = GenerationLimits(max_prompt_bytes=64 << 10, max_tokens=1000)
 TURN = [{"role": "user", "content": "hi"}]
@@ -142,3 +143,12 @@ def test_bodies_that_are_none(body: bytes, error: type[Exception]) -> None:
 def test_where_fewer_tokens_are_allowed_than_openais_default_these_are_it() -> None:
     body = orjson.dumps({"model": "m", "prompt": "a"})
     assert finish(request_steps(body, is_chat=False, limits=GenerationLimits(1024, 4))).max_tokens == 4
+
+
+def test_a_body_of_very_many_values_is_refused_before_it_is_parsed() -> None:
+    limits = GenerationLimits(max_prompt_bytes=1 << 20, max_tokens=1000)
+    body = b'{"model":"m","messages":[%b]}' % b",".join([b"[]"] * 300_000)
+    with pytest.raises(PayloadTooLarge, match="more than 32768 lists"):
+        finish(request_steps(body, is_chat=True, limits=limits))
+    most = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "say {}, [], or nothing"}] * MAX_MESSAGES})
+    assert len(finish(request_steps(most, is_chat=True, limits=limits)).messages) == MAX_MESSAGES

@@ -17,7 +17,8 @@ from control_plane.inference.retries.retry_budget import RetryKind
 from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import Upstream
-from tests.unit.fleet.fleet_bench import FleetBench, running
+from tests.fakes import FakeHttpStream
+from tests.unit.fleet.fleet_bench import FleetBench, call, running
 from tests.unit.fleet.routing.dispatch_bench import Request, idle, status
 from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, DEAD, both_ready
 from tests.unit.fleet.routing.faults.resending_bench import OK, ready_everywhere, send
@@ -146,7 +147,18 @@ class Poisoned:
 
     def __init__(self, bench: FleetBench) -> None:
         self.bench = bench
-        self.dead: set[Upstream] = set()
+        self.dead: dict[Upstream, float] = {}
+        """Servers whose process has died, each with when the one before it was loaded."""
+
+    def die(self, server: Upstream) -> None:
+        self.dead[server] = self._loaded_s(server)
+
+    def is_dead(self, server: Upstream) -> bool:
+        return server in self.dead and self.dead[server] == self._loaded_s(server)
+
+    def _loaded_s(self, server: Upstream) -> float:
+        name = next(each for each in self.bench.tritons if self.bench.servers.members[each].pick() is server)
+        return self.bench.state.fleet.servers[name].replicas["a"].revived_s
 
     def request(self, text: str, *, takes_s: float = 0.03) -> Request:
         return _ForMortals(self, text, takes_s)
@@ -160,10 +172,10 @@ class _ForMortals(Request):
     async def send(self, server: Upstream, *, timeout_s: float) -> Any:
         self.sent.append((server, timeout_s))
         if self.text.startswith("poison"):
-            self.servers.dead.add(server)
-        if server not in self.servers.dead:
+            self.servers.die(server)
+        if not self.servers.is_dead(server):
             await asyncio.sleep(self.takes_s)
-        if server in self.servers.dead:
+        if self.servers.is_dead(server):
             await asyncio.sleep(1.0)
             return DEAD
         return OK
@@ -319,3 +331,30 @@ class TestQueriesOfDeath:
             began_s = bench.now_s()
             await asyncio.gather(*(send(bench, servers.request()) for _ in range(400)))
             assert bench.now_s() - began_s < 0.5, "one after the other they would take 4 s"
+
+    async def test_a_stream_that_two_processes_die_under_before_they_respond_is_refused_and_others_are_not(self) -> None:
+        async with running(FleetBench(servers=3)) as bench:
+            await ready_everywhere(bench)
+
+            async def stream(request: Request) -> Any:
+                return await bench.dispatch.stream(request, call("a"), timeout_s=5.0)  # type: ignore[arg-type]
+
+            assert status(await stream(Request([DEAD], text="poison"))) == 500
+            await asyncio.sleep(2.0)
+            for _ in range(3):
+                with pytest.raises(QueryOfDeath):
+                    await stream(Request([DEAD], text="poison"))
+            held = await stream(Request([FakeHttpStream()]))
+            held.close()
+            assert idle(bench)
+
+    async def test_a_replica_that_is_loaded_anew_dies_anew_however_soon(self) -> None:
+        async with running(FleetBench()) as bench:
+            await bench.use("a")
+            assert status(await send(bench, Request([DEAD], text="poison"))) == 500
+            bench.tritons["s0"].dead.add("a")
+            bench.router.stub_died("s0", "a", "was killed by SIGKILL")
+            await asyncio.sleep(3.0)
+            assert not bench.replica("a").is_dead
+            with pytest.raises(QueryOfDeath):
+                await send(bench, Request([DEAD], text="poison"))

@@ -8,7 +8,7 @@ from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.tensor import Tensor
-from control_plane.protocols.kserve.requests.infer_json import infer_request_steps
+from control_plane.protocols.kserve.requests.infer_json import infer_request_steps, small_infer_request
 
 
 def read(body: bytes, header_length: bytes | None = None) -> InferCall:
@@ -54,9 +54,38 @@ class TestLarge:
         with pytest.raises(UnparsableRequest):
             read(self.large(**changes))
 
-    def test_is_refused_when_it_is_large_without_its_data(self) -> None:
-        with pytest.raises(PayloadTooLarge):
-            read(self.large(parameters="{" + ",".join(f'"p{number}":1' for number in range(200_000)) + "}"))
+    @pytest.mark.parametrize(("keys", "says"), [(200_000, "exceeds 1048576 bytes"), (20_000, "more than 16384 keys")])
+    def test_is_refused_when_it_is_large_without_its_data(self, keys: int, says: str) -> None:
+        with pytest.raises(PayloadTooLarge, match=says):
+            read(self.large(parameters="{" + ",".join(f'"p{number}":1' for number in range(keys)) + "}"))
+
+
+class TestOfManyLists:
+    """JSON of medium size whose many lists would take the parser long."""
+
+    ROWS = b"[" + b",".join([b'["a"]'] * 9_000) + b"]"
+
+    def of(self, data: bytes, more: bytes = b"") -> bytes:
+        return b'{"inputs":[{"name":"X","datatype":"BYTES","shape":[9000,1],"data":%b}]%b}' % (data, more)
+
+    def test_says_what_it_says_when_short_but_for_the_size_of_its_texts_and_is_not_read_at_once(self) -> None:
+        body = self.of(self.ROWS)
+        assert small_infer_request(body, None, model_name="m", model_version="3") is None
+        call = read(body)
+        assert (call.inputs, call.elements, call.text_bytes) == ((Tensor("X", "BYTES", (9_000, 1)),), 9_000, len(body))
+
+    def test_its_elements_are_counted(self) -> None:
+        with pytest.raises(InvalidRequest, match="takes 9000 elements, got 9001"):
+            read(self.of(self.ROWS[:-1] + b',["a"]]'))
+
+    def test_an_id_of_a_sequence_that_is_passed_over_is_none(self) -> None:
+        with pytest.raises(InvalidRequest, match="sequence_id"):
+            read(self.of(self.ROWS, b',"parameters":{"sequence_id":"%b"}' % (b"x" * 2_000)))
+
+    @pytest.mark.parametrize("each", [b"{}", b'{"a":[[],[],[]]}'])
+    def test_very_many_objects_are_refused(self, each: bytes) -> None:
+        with pytest.raises(PayloadTooLarge, match="more than 4096 lists and objects"):
+            read(b'{"inputs":[],"x":[%b]}' % b",".join([each] * 9_000))
 
 
 def test_bytes_of_many_elements_are_walked_in_steps() -> None:

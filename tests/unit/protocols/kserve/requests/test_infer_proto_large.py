@@ -68,6 +68,14 @@ class TestLarge:
         with pytest.raises(PayloadTooLarge, match="without its tensors' data"):
             read(request.SerializeToString())
 
+    @pytest.mark.parametrize("field", [b"\x78\0", b"\x32\0", b"\x3a\0"], ids=["unknown", "outputs", "contents"])
+    def test_so_is_what_has_very_many_fields(self, field: bytes) -> None:
+        """Of two bytes each protobuf's parser makes an object, in one step."""
+        request = message("UINT8", (LARGE,), [bytes(LARGE)]).SerializeToString()
+        assert read(request + b"\x78\0" * 8_000).inputs == (Tensor("X", "UINT8", (LARGE,)),)
+        with pytest.raises(PayloadTooLarge, match="more than 8192 inputs, outputs"):
+            read(request + field * 8_192)
+
     def test_data_in_many_inputs_is_data_too(self) -> None:
         request = service_pb2.ModelInferRequest(model_name="m")
         for number in range(40):
@@ -75,7 +83,8 @@ class TestLarge:
         assert read(request.SerializeToString()).elements == 400_000
 
     def test_many_small_contents_are_walked_in_steps(self) -> None:
-        request = message(raw=[b"x"] * 50_000)
+        request = message(raw=[bytes(LARGE)])
+        request.inputs[0].contents.bytes_contents.extend([b"x"] * 50_000)
         steps = outline_steps(memoryview(request.SerializeToString()), BodyLimits())
         assert sum(1 for _ in steps) >= 20
 

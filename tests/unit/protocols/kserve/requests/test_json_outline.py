@@ -87,7 +87,7 @@ def test_what_straddles_the_end_of_a_step_is_read_as_one(offset: int) -> None:
 
 
 @pytest.mark.parametrize("array", ["[1,2]", '["a"]', "[]"])
-@pytest.mark.parametrize("count", [2, 10_000])
+@pytest.mark.parametrize("count", [2, 10_000, 10_001, 10_002])
 def test_rows_of_data_go_with_their_array(array: str, count: int) -> None:
     text = '{"data":[' + ",".join([array] * count) + '],"shape":[2]}'
     assert json.loads(outline(text))["data"] == (count * elements(json.loads(array)) if len(text) > 1060 else [json.loads(array)] * count)

@@ -1,10 +1,11 @@
 """Decoupled, as Triton's vLLM backend is: says the words of its prompt again, one a response; it ends when it is cancelled.
 
-Some words do something: `fail:TEXT` ends the answer with an error, `wait:SECONDS` waits, `burst:N` is so many words at once,
-`cancelled?` tells which requests were cancelled, and `sampling?` what it was asked for.
+Some words do something: `fail:TEXT` ends the answer with an error, `die` the process, `wait:SECONDS` waits, `burst:N` is so many
+words at once, `cancelled?` tells which requests were cancelled, and `sampling?` what it was asked for.
 """
 
 import json
+import os
 import threading
 import time
 
@@ -53,6 +54,8 @@ class TritonPythonModel:
             what, _, argument = word.partition(":")
             if what == "fail":
                 raise ValueError(f"Error generating stream: {argument}")
+            if what == "die":
+                os._exit(3)
             if what == "wait":
                 until = time.monotonic() + float(argument)
                 while time.monotonic() < until and not asked.request.is_cancelled():
