@@ -222,9 +222,8 @@ class InferenceService:
             timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
             if not self._try_acquire_slot(running, running.permit, timeout_s):
                 timeout_s = await self.wait_for_slot(running, running.permit, timeout_s)
-            request.slot = running.permit
             if arm is None:
-                answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
+                answer = await self._begin_stream(request, running, route, timeout_s)
             else:
                 answer = await self._stream_arm(request, running, arm, timeout_s)
             running.answered(request.outcome(answer), answer)
@@ -240,15 +239,19 @@ class InferenceService:
 
         async def ask_stable(left_s: float) -> HttpAnswer | HttpStream:
             self._turn_to_stable(request, running, arm)
-            left_s = await self.wait_for_slot(running, running.permit, left_s)
-            request.slot = running.permit
-            return await ask(left_s)
+            return await ask(await self.wait_for_slot(running, running.permit, left_s))
 
         def ask(left_s: float) -> Awaitable[HttpAnswer | HttpStream]:
-            return self.dispatch.stream(request, running.call, timeout_s=left_s, running=running)
+            return self._begin_stream(request, running, arm.route, left_s)
 
-        running.is_repeatable = arm.route.is_repeatable
         return await self.fallback.answer(arm, running, self._now_s() + timeout_s, ask, ask_stable)
+
+    def _begin_stream(
+        self, request: GenerateRequest, running: AuthorizedRequest, route: Route | None, timeout_s: float
+    ) -> Awaitable[HttpAnswer | HttpStream]:
+        request.slot = running.permit
+        running.is_repeatable = self.is_repeatable(running.model_name, route)
+        return self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
 
     def resolve(self, call: InferCall, principal: Principal, request: Assignee) -> tuple[InferCall, Route | None, Arm | None]:
         """Resolve a route's name: the call as it goes to Triton, the route (None: the name is a model's), and the choice

@@ -119,8 +119,8 @@ class FleetDispatcher:
     async def stream(
         self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
     ) -> HttpAnswer | HttpStream:
-        """Start a streamed response; its slot is released when the stream is closed. It is retried only if it
-        cannot have been computed; once the head of a stream has come, never: the client has part of the answer."""
+        """Start a streamed response; its slot is released when the stream is closed. It is sent again where any other request
+        is; once the head of a stream has come, never: the client has part of the answer."""
         deadline_s = self._now_s() + timeout_s
         hint = self._workloads.hint(call, running)
         self.retries.asked(units_of(running))
@@ -202,8 +202,9 @@ class FleetDispatcher:
         """Start a streamed response at a replica, and tell the view how that went."""
         reservation = await self._reserve(call, running, deadline_s=deadline_s, hint=hint)
         attempt: _FleetAttempt[HttpAnswer | ModelStream] = _FleetAttempt(reservation=reservation, hint=hint)
+        send: Send[HttpAnswer | ModelStream] = self._resending.recallable(request.stream, call, running, reservation, hint)
         try:
-            await attempt.run(request.stream, reservation.upstream, timeout_s=deadline_s - self._now_s())
+            await attempt.run(send, reservation.upstream, timeout_s=deadline_s - self._now_s())
         finally:
             # A stream keeps its slot until it is closed; how long one takes says nothing of its model.
             if attempt.answer is None or isinstance(attempt.answer, HttpAnswer):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded, InvalidRequest, LimitExceeded, ModelNotFound, Overloaded, UpstreamUnavailable
-from control_plane.core.infer_call import Outcome
+from control_plane.core.infer_call import InferCall, Outcome
 from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.inference.model_names import ModelNames
 from control_plane.objects.domain.route import Route, Target
@@ -334,6 +334,28 @@ async def test_in_a_fleet_its_models_configuration_says_so_too() -> None:
         request.name = name
         await bench.service.infer(request)
     assert elsewhere.repeatable == [True, False]
+
+
+class Streams(Dispatch):
+    """Fake dispatcher that notes which streams may be sent again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repeatable: list[bool] = []
+
+    async def stream(self, request: Any, call: InferCall, *, timeout_s: float, running: Any = None) -> Any:
+        self.repeatable.append(running.is_repeatable)
+        return await super().send(request, call, timeout_s=timeout_s, running=running)
+
+
+@pytest.mark.parametrize("is_repeatable", [True, False])
+async def test_a_stream_is_known_to_be_repeatable_or_not(is_repeatable: bool) -> None:
+    dispatch = Streams()
+    bench = Bench(routes=(Route("r", model="m", is_repeatable=is_repeatable),), dispatch=dispatch)
+    request = Request()
+    request.name, request.answer = "r", FakeHttpStream()
+    (await bench.service.generate(request)).close()
+    assert dispatch.repeatable == [is_repeatable]
 
 
 class Declared:
