@@ -19,12 +19,13 @@ from functools import partial
 
 import redis
 
-from perf.cache_faults.report import NONE, Case, Report, Run
+from perf.cache_faults.report import NONE, Case, Report
 from perf.load.closed_loop import Ask
 from perf.measurement import harness
 from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result
 from perf.repeats.__main__ import asks, drawn, measure
+from perf.repeats.report import Run
 from perf.servers.processes import free_port, running
 
 _FEW_BYTES = "50000"

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import re
 from pathlib import Path
+from typing import cast
 
 import uvloop
 
@@ -26,7 +27,7 @@ class StandIn(asyncio.Protocol):
         self._missing = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
         while data:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import grpc
@@ -97,7 +98,7 @@ class GrpcCaller:
             raise RuntimeError(f"{path}: {exc.code()} {exc.details()}") from exc
 
 
-CALLERS = {"http": HttpCaller, "grpc": GrpcCaller}
+CALLERS: dict[str, Callable[[str], Caller]] = {"http": HttpCaller, "grpc": GrpcCaller}
 
 
 def ready() -> None:
