@@ -21,7 +21,7 @@ from tests.contract.http.http_extensions import added
 from tests.contract.http.http_tensors import bare, strings, typed
 from tests.contract.http.http_wire import Answer, Talk, hold, request
 
-DEEP = b"[" * 100_000
+DEEP = b"[" * 60_000
 LONG_ID = "x" * 128
 
 _ASKED = ("accumulate", "accumulate_text", "classify", "fails", "repeat", "say", "types")
