@@ -306,9 +306,7 @@ class Embeddings:
         these alone."""
         running = work.running
         running.estimate_cost(work.costing(inputs))
-        await permit.acquire_slot(
-            self._inference.models.name_of(work.call.model_name), cost_units=running.expected_units, deadline_s=work.deadline_s
-        )
+        await self._inference.wait_for_slot(running, permit, self._left_s(work.deadline_s))
         if self._inference.time_left is not None:
             self._inference.time_left.tell(permit, work.call.model_name)
         try:

@@ -10,9 +10,6 @@ from control_plane.inference.routes.targets import WHOLE_BYTES, ends_of
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.protocols.openai import model_seen
 
-_LOOKED_THROUGH_BYTES = 16 * 1024
-"""Largest body that is parsed only to record a refusal under its model's name; that takes some 50 us."""
-
 
 class HttpOpenaiCall:
     """One call: the base class of those for embeddings and for generated text."""
@@ -29,8 +26,7 @@ class HttpOpenaiCall:
         return timeout_s_of(self.http)
 
     def name_seen(self) -> str:
-        """The model in a small body; parsing a large one costs more than a refusal is worth."""
-        return model_seen(self.http.body) if len(self.http.body) <= _LOOKED_THROUGH_BYTES else ""
+        return model_seen(self.http.body)
 
     def header_id(self) -> str:
         return self.http.request_id

@@ -221,7 +221,7 @@ class InferenceService:
             running, route, arm = self._authorize(parsed, request, admitted)
             timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
             if not self._try_acquire_slot(running, running.permit, timeout_s):
-                timeout_s = await self._wait_for_slot(running, running.permit, timeout_s)
+                timeout_s = await self.wait_for_slot(running, running.permit, timeout_s)
             if arm is None:
                 answer = await self._begin_stream(request, running, route, timeout_s)
             else:
@@ -239,7 +239,7 @@ class InferenceService:
 
         async def ask_stable(left_s: float) -> HttpAnswer | HttpStream:
             self._turn_to_stable(request, running, arm)
-            return await ask(await self._wait_for_slot(running, running.permit, left_s))
+            return await ask(await self.wait_for_slot(running, running.permit, left_s))
 
         def ask(left_s: float) -> Awaitable[HttpAnswer | HttpStream]:
             return self._begin_stream(request, running, arm.route, left_s)
@@ -318,11 +318,16 @@ class InferenceService:
             with suppress(ControlPlaneError):  # which its check says again where it is sent
                 batching = await self.sequence_types.require(call, timeout_s=timeout_s)
             await self._sequence_starts.queue(call, batching, running.permit, deadline_s)
-        return await self._wait_for_slot(running, running.permit, deadline_s - self._now_s())
+        return await self.wait_for_slot(running, running.permit, deadline_s - self._now_s())
 
-    async def _wait_for_slot(
+    async def wait_for_slot(
         self, running: AuthorizedRequest, permit: Permit, timeout_s: float, request: InferRequest[Any] | None = None
     ) -> float:
+        """Wait for a slot at the request's model, and return the seconds that are left of `timeout_s`. With `request` a refusal that
+        holds for equal ones is kept for them.
+
+        Raises DeadlineExceeded, LimitExceeded, Overloaded.
+        """
         began_s, model = self._now_s(), self.models.name_of(running.model_name)
         deadline_s = began_s + timeout_s
         try:
@@ -339,7 +344,7 @@ class InferenceService:
         return deadline_s - self._now_s()
 
     def _try_acquire_slot(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> bool:
-        """Acquire the slot without a wait, as most requests do; False: `_wait_for_slot` has to."""
+        """Acquire the slot without a wait, as most requests do; False: `wait_for_slot` has to."""
         now_s = self._now_s()
         model = self.models.name_of(running.model_name)
         return permit.try_acquire_slot(model, cost_units=running.expected_units, deadline_s=now_s + timeout_s, now_s=now_s)
@@ -354,7 +359,7 @@ class InferenceService:
             await self._sequence_starts.queue(call, batching, permit, deadline_s)
             timeout_s = deadline_s - self._now_s()
         if not self._try_acquire_slot(running, permit, timeout_s):
-            timeout_s = await self._wait_for_slot(running, permit, timeout_s, request)
+            timeout_s = await self.wait_for_slot(running, permit, timeout_s, request)
         if self.time_left is not None:
             self.time_left.tell(permit, call.model_name)
         request.slot = permit

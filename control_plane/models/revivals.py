@@ -69,6 +69,7 @@ class ModelRevivals:
         if not self._tasks.is_open or name in self._ready_s:
             return
         self._ready_s[name] = {}
+        self._models.on_event("lost", name, how)
         self._tasks.create_task(self._revive(name, how), name=f"revive-{name}")
 
     def explain_death(self, name: str) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from tritonclient.grpc import service_pb2
 
 from perf.load.echo_requests import GRPC_PATH, GRPC_SERVICE, HEADER_LENGTH, MODEL, Echo, framed
-from perf.servers.processes import free_port, program, running
-from perf.servers.serving import PROJECT, PROTOCOLS, serving
+from perf.servers.processes import PROJECT, free_port, program, running
+from perf.servers.serving import PROTOCOLS, serving
 
 UPSTREAMS = ("stand-in", "triton")
 Addresses = Mapping[str, str]

@@ -1,5 +1,7 @@
 """Everything that processes of `forks` run, imported once in the one that they are forked from."""
 
+import gc
+
 import control_plane.__main__  # first: it tells gRPC what holds for its import
 import control_plane.admin.api
 import control_plane.admin.server
@@ -11,3 +13,7 @@ import tests.e2e.forks
 import tests.e2e.jobs.mortal_jobs
 
 __all__ = ["control_plane", "tests"]
+
+# Each process would look for garbage among all of this as it starts, and copy every page on which it looks.
+gc.collect()
+gc.freeze()

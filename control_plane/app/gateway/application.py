@@ -20,6 +20,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from control_plane.admin.events.feed import EventSources
+from control_plane.admin.events.only_triton import OnlyTritonEvents
 from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.app.data_plane.data_plane import DataPlane, DataSockets
 from control_plane.app.data_plane.limits import connection_caps, http_limits
@@ -309,6 +310,7 @@ class App:
         feed, fleet = self._events.feed, self._tritons.fleet
         self._events.follow(self._workers)
         if fleet is None and isinstance(self._models, ModelService):
+            self._servers.follow(OnlyTritonEvents(feed))
             self._models.on_event = lambda what, model, reason: feed.publish(f"model.{what}", {"model": model, "reason": reason})
         self._event_sources = EventSources(
             feed,

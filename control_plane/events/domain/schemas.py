@@ -101,8 +101,8 @@ EVENT_TYPES = (
         f"{PREFIX}KIND{VERSION}",
         Stream.GATEWAY,
         "What has happened: `KIND` is `fleet.` and `loaded`, `evicted`, `unloaded`, `failed`, `lost`, `down`, `up`, `ejected`, "
-        "`readmitted`, `silent` or `answering`; `rollout.` and the rollout's phase; or, with one Triton, `model.` and what became "
-        "of a load. Further kinds may come.",
+        "`readmitted`, `silent` or `answering`; `rollout.` and the rollout's phase; or, with one Triton, `triton.` and `down`, `up`, "
+        "`silent` or `answering`, and `model.` and `loaded`, `unloaded`, `failed` or `lost`. Further kinds may come.",
         {
             "model": ("string", "Model, if it is about one."),
             "server": ("string", "Server, if it is about one."),

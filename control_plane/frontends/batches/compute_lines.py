@@ -17,6 +17,7 @@ from control_plane.batches.domain.batch import EMBEDDINGS
 from control_plane.batches.domain.input_lines import Line, lines_of
 from control_plane.batches.domain.output_lines import answered_line
 from control_plane.core.errors import ControlPlaneError
+from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.core.principal import Principal
 from control_plane.embeddings.domain.openai_request import answer_steps
 from control_plane.embeddings.embeddings import Embeddings
@@ -94,7 +95,7 @@ class LinesCompute:
             raise _first(failed) from failed
         # Beside callers the lines have waited for them, too.
         seconds = asyncio.get_running_loop().time() - began_s if was_alone and self._is_alone() else None
-        return _whole(job, [each for each in done if each is not None], seconds)
+        return _whole([each for each in done if each is not None], seconds)
 
     def _are_joined(self, job: Job) -> bool:
         """Whether lines are computed together: a second attempt finds out which of them ends whoever computes it."""
@@ -152,11 +153,12 @@ class _Done:
         self.text, self.is_ok, self.meter = text, is_ok, meter
 
 
-def _whole(job: Job, done: list[_Done], seconds: float | None) -> Computed:
+def _whole(done: list[_Done], seconds: float | None) -> Computed:
     """Put the answers of a chunk together: those for the output file first."""
     fine, wrong = [each for each in done if each.is_ok], [each for each in done if not each.is_ok]
     usage = sum((each.meter.usage for each in done if each.meter.usage is not None), Usage())
-    model = next((each.meter.model for each in fine if each.meter.model), job.model)
+    # The model that was asked, by its own name: the caller's may be a route's, or none that there is any more.
+    model = next((each.meter.model for each in fine + wrong if each.meter.model), UNKNOWN_MODEL)
     answer = make_answer(200, b"".join(each.text for each in fine + wrong), content_type=b"application/jsonl")
     return Computed(answer, model, usage, failed_lines=len(wrong), seconds=seconds)
 

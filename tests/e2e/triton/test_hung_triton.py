@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +80,12 @@ def test_the_only_one_is_kept_while_it_pauses_loads_or_has_too_much_to_do_and_re
         assert only_triton(running) != triton
         told = f"Triton has said nothing for {SILENCE_S:g} s (TIDEGATE_SILENCE_TIMEOUT_S); Triton was killed by SIGKILL"
         assert told in running.said()
+        with urllib.request.urlopen(running.endpoints["admin"] + "/events?follow=false") as answer:
+            events = answer.read()
+        kinds = re.findall(rb"event: (triton\.\w+)", events)
+        assert kinds[-3:] == [b"triton.silent", b"triton.down", b"triton.up"], kinds
+        assert set(kinds[:-3]) == {b"triton.silent", b"triton.answering"}
+        assert b"Triton has said nothing for 4 s" in events, events.decode()
     finally:
         running.kill()
 

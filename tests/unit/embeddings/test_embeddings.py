@@ -235,6 +235,10 @@ def test_a_busy_model_turns_away_what_must_be_computed_and_not_what_is_kept() ->
         assert said(await bench.embed(b"a")) == (HIT, 1)
         with pytest.raises(Overloaded):
             await bench.embed(b"b", timeout_s=1.0)
+        bench.inference.dispatch.ready_in_s = lambda model: 700.0  # type: ignore[method-assign]
+        with pytest.raises(Overloaded) as told:
+            await bench.embed(b"b", timeout_s=1.0)
+        assert told.value.retry_after_s == 700.0, "until its model is loaded"
         for permit in permits:
             permit.release()
 

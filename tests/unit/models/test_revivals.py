@@ -74,6 +74,8 @@ class TestOfItself:
     async def test_it_is_unloaded_and_loaded_while_requests_wait_and_what_lives_on_of_it_is_ended(self) -> None:
         async with Bench().running() as bench:
             await bench.service.load("a", override := ModelOverride("{}"))
+            events: list[tuple[str, str, str]] = []
+            bench.service.on_event = lambda *event: events.append(event)
             bench.die("a")
             bench.die("a")  # a second instance
             await asyncio.sleep(0.1)
@@ -84,6 +86,7 @@ class TestOfItself:
             assert bench.control.states == {"a": READY}
             assert bench.stubs.ended == ["stub of a"]
             assert not bench.service.is_dead("a")
+            assert events == [("lost", "a", HOW), ("loaded", "a", "")]
 
     async def test_where_it_is_a_step_it_is_unloaded_and_its_ensemble_loaded(self) -> None:
         async with Bench().running() as bench:

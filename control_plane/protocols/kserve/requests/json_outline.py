@@ -107,6 +107,7 @@ class _Outline:
         self._elements = 0
         """Commas so far, minus empty arrays; its growth from an array's start to its end, plus one, is the
         array's elements."""
+        self._objects = 0
         self._kept = bytearray()
         self._done = 0
         """Position up to which the text has been copied to `_kept` or dropped."""
@@ -152,6 +153,9 @@ class _Outline:
         self._keep(at)
         if self._has_dropped:
             raise UnparsableRequest("an array holds both data and objects")
+        self._objects += 1
+        if self._objects > _MAX_LISTS:  # each stays, so that the end of the text need not be waited for
+            raise _too_many_lists()
         self._arrays.clear()  # an array with an object in it is structure, which must be checked, and stays
 
     def skip_string(self, began: int, end: int) -> None:
@@ -163,7 +167,7 @@ class _Outline:
         self._arrays.clear()
         self._keep(len(self._text))
         if self._kept.count(b"[") + self._kept.count(b"{") > _MAX_LISTS:
-            raise PayloadTooLarge(f"the JSON without its data has more than {_MAX_LISTS} lists and objects")
+            raise _too_many_lists()
         if self._kept.count(b":") > _MAX_KEYS:
             raise PayloadTooLarge(f"the JSON without its data has more than {_MAX_KEYS} keys")
         return bytes(self._kept)
@@ -181,3 +185,7 @@ class _Outline:
         del self._kept[kept_bytes:]
         self._kept += by
         self._done = end
+
+
+def _too_many_lists() -> PayloadTooLarge:
+    return PayloadTooLarge(f"the JSON without its data has more than {_MAX_LISTS} lists and objects")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -127,6 +128,12 @@ async def test_an_error_of_one_is_not_the_others() -> None:
 
     assert (found.failed_lines, [each["response"]["status_code"] for each in lines]) == (1, [200, 200, 400])
     assert lines[-1]["custom_id"] == "bb"
+
+
+async def test_lines_that_all_fail_count_for_the_model_that_was_asked_not_for_the_name_that_their_caller_used() -> None:
+    here = FakeEmbeddings(lambda inputs: InvalidRequest("too long"))
+    found, _ = await computed(here, "a", "bb", of=replace(job(attempts=1), model="a-route"))
+    assert (found.failed_lines, found.model) == (2, "m")
 
 
 async def test_an_error_that_may_pass_has_all_tried_again() -> None:

@@ -67,7 +67,8 @@ def answers(folder: Path, kind: str, **more: str) -> list[str]:
         serving.close()
 
 
-def test_an_instance_answers_all_at_once(folder: Path) -> None:
+def test_an_instance_answers_all_at_once(tmp_path: Path) -> None:
+    folder = save_language_model(tmp_path, hidden_size=64, layers=2)
     found = answers(folder, "CPU")
 
     assert [len(text.split()) for text in found] == [ANSWER] * 10

@@ -63,9 +63,9 @@ class PretendedDevice:
             self._done += 1
 
 
-@pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS.keys())
+@pytest.fixture(scope="module")
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(request.param, tmp_path_factory.mktemp("model"))
+    return save(MODELS[request.param], tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,11 @@ def same(found: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
     return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6) for one, other in zip(found, right, strict=True))
 
 
-@pytest.mark.parametrize(("buffers", "count"), [(2, 5), (3, 4), (4, 3), (5, 0)])
+@pytest.mark.parametrize(
+    ("folder", "buffers", "count"),
+    [*(("llama", *each) for each in ((2, 5), (3, 4), (4, 3), (5, 0))), *((name, 2, 5) for name in MODELS if name != "llama")],
+    indirect=["folder"],
+)
 def test_a_streamed_model_answers_as_a_whole_one_time_and_again(folder: Path, buffers: int, count: int) -> None:
     right = logits(loaded(folder))
     model, plan = streamed(folder, PretendedDevice(), buffers)
