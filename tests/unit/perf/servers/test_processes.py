@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.servers.processes import PROJECT, cpu_s, free_port, missing_packages, running, tree, usage
+from perf.servers.processes import PROJECT, cpu_s, execute_tidegate, free_port, missing_packages, running, tree, usage
 
 SERVER = """
 import os, socket, sys, time
@@ -37,6 +37,15 @@ def test_no_outgoing_connection_can_take_a_port_before_it_is_bound() -> None:
     ports = [free_port() for _ in range(50)]
     assert lowest <= 20_000 or max(ports) < lowest
     assert len(set(ports)) > 1
+
+
+def test_a_tidegate_has_a_session_of_its_own_and_its_words_are_added_to_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "output.txt"
+    log.write_text("before\n")
+    started = execute_tidegate(["--version"], log, os.environ)
+    assert os.getsid(started.pid) == started.pid
+    assert started.wait(timeout=60) == 0
+    assert re.fullmatch(r"before\ntidegate \S+\n", log.read_text())
 
 
 def test_children_count_and_the_program_is_ended(tmp_path: Path) -> None:
