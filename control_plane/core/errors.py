@@ -218,13 +218,23 @@ class UpstreamUnavailable(ControlPlaneError):
     """No Triton can be asked: it is starting, restarting or gone.
 
     With `is_not_sent` nothing of the request was sent, so it is safe to send it elsewhere; else it may have
-    been computed. With `is_answer` Triton itself has said so, with `recall` it was taken back.
+    been computed. With `is_answer` Triton itself has said so, with `recall` it was taken back. `retry_after_s` is in how many
+    seconds one should be there.
     """
 
     code = ErrorCode.UPSTREAM_UNAVAILABLE
 
-    def __init__(self, message: str, *, is_not_sent: bool = False, is_answer: bool = False, recall: Recall | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        is_not_sent: bool = False,
+        is_answer: bool = False,
+        recall: Recall | None = None,
+        retry_after_s: float = 1.0,
+    ) -> None:
         super().__init__(message)
+        self.retry_after_s = retry_after_s
         self.is_not_sent = is_not_sent
         self.is_answer = is_answer
         self.recall = recall

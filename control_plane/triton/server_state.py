@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -13,6 +14,9 @@ from control_plane.core.errors import UpstreamUnavailable
 from control_plane.triton.ports import Upstream
 
 AnswerT = TypeVar("AnswerT")
+
+_MOST_S = 30.0
+"""Longest time after which callers are told to come again."""
 
 
 class ServerObserver(Protocol):
@@ -54,8 +58,16 @@ class ServerSlot(Protocol):
 class ServerState:
     """State of one server: up with an upstream, or down for a reason."""
 
-    def __init__(self, name: str, changed: asyncio.Event, followers: Sequence[ServerObserver], *, is_needed: bool = True) -> None:
-        """The gateway's start does not wait for a server that is not needed."""
+    def __init__(
+        self,
+        name: str,
+        changed: asyncio.Event,
+        followers: Sequence[ServerObserver],
+        *,
+        is_needed: bool = True,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The gateway's start does not wait for a server that is not needed. `now_s` is the loop's time."""
         self.name = name
         self.is_needed = is_needed
         self.has_been_up = False
@@ -70,6 +82,11 @@ class ServerState:
         self.upstream: Upstream | None = None
         """The client of the server; None while it is down."""
         self._reason = "Triton is starting"
+        self._now_s = now_s
+        self._down_s = now_s()
+        """When the server went down last, or since when it has been starting."""
+        self._took_s = 0.0
+        """Seconds that it was down the last time."""
         self._changed = changed
         self._followers = followers
 
@@ -83,12 +100,16 @@ class ServerState:
         return self.upstream is not None and not self.is_silent
 
     def up(self, upstream: Upstream) -> None:
+        if self.upstream is None:
+            self._took_s = self._now_s() - self._down_s
         self.upstream, self.has_been_up, self.is_lost, self.is_silent = upstream, True, False, False
         self._changed.set()
         for follower in self._followers:
             follower.up(upstream, self.name)
 
     def down(self, reason: str) -> None:
+        if self.upstream is not None:
+            self._down_s = self._now_s()
         self.upstream, self._reason, self.is_silent = None, reason, False
         self._changed.set()
         for follower in self._followers:
@@ -117,8 +138,14 @@ class ServerState:
     def pick(self) -> Upstream:
         """Return the server's upstream. Raises UpstreamUnavailable with the reason while it is down."""
         if self.upstream is None:
-            raise UpstreamUnavailable(f"{self._reason}; try again shortly")
+            raise UpstreamUnavailable(f"{self._reason}; try again shortly", retry_after_s=self._up_in_s())
         return self.upstream
+
+    def _up_in_s(self) -> float:
+        """In how many seconds the server should be up: after as long as the last time; one that is down for longer, as its restarts
+        come more and more seldom, for as long again."""
+        down_s = self._now_s() - self._down_s
+        return self._took_s - down_s if down_s < self._took_s else min(down_s, _MOST_S)
 
     async def ask(self, ask: Callable[[Upstream], Awaitable[AnswerT]]) -> AnswerT:
         """Ask the server something that must not wait for one that is frozen. Raises UpstreamUnavailable: it is

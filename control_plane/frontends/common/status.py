@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import grpc
 
-from control_plane.core.errors import ControlPlaneError, ErrorCode, LimitExceeded, Overloaded, StoreUnavailable
+from control_plane.core.errors import ControlPlaneError, ErrorCode, LimitExceeded, Overloaded, StoreUnavailable, UpstreamUnavailable
 from control_plane.core.infer_call import Frontend
 from control_plane.metering.domain.usage import ClientStatus
 
@@ -70,7 +70,9 @@ def advice_of(error: ControlPlaneError) -> list[tuple[bytes, bytes]]:
         return [*fields, *((name.encode(), value.encode()) for name, value in error.limits)]
     if isinstance(error, Overloaded):
         return [(b"Retry-After", b"%d" % max(1, ceil(error.retry_after_s or 1.0)))]
-    if error.code in (ErrorCode.UPSTREAM_UNAVAILABLE, ErrorCode.GATEWAY_STOPPING):
+    if isinstance(error, UpstreamUnavailable):
+        return [(b"Retry-After", b"%d" % max(1, ceil(error.retry_after_s)))]
+    if error.code is ErrorCode.GATEWAY_STOPPING:
         return [(b"Retry-After", b"1")]
     return [(b"WWW-Authenticate", b"Bearer")] if error.code is ErrorCode.UNAUTHENTICATED else []
 

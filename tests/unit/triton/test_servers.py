@@ -8,6 +8,7 @@ import pytest
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.triton.ports import Upstream
+from control_plane.triton.server_state import ServerState
 from control_plane.triton.servers import Servers
 from tests.aio import run, settle
 from tests.fakes import FakeUpstream
@@ -50,6 +51,26 @@ def test_up_and_down() -> None:
         servers.pick()
     servers.up(second)
     assert servers.pick() is second
+
+
+def test_while_it_is_down_callers_are_told_when_it_should_be_up() -> None:
+    clock = [0.0]
+    server = ServerState("t", asyncio.Event(), (), now_s=lambda: clock[0])
+
+    def told_at(now_s: float) -> float:
+        clock[0] = now_s
+        with pytest.raises(UpstreamUnavailable) as told:
+            server.pick()
+        return told.value.retry_after_s
+
+    assert told_at(3.0) == 3.0, "it is starting"
+    clock[0] = 8.0
+    server.up(FakeUpstream())
+    clock[0] = 100.0
+    server.lost("Triton has crashed")
+    assert told_at(102.0) == 6.0, "it took 8 s before"
+    server.down("Triton is being restarted")
+    assert [told_at(each) for each in (107.5, 110.0, 200.0)] == [0.5, 10.0, 30.0]
 
 
 async def test_a_silence_is_told_once_and_ends_with_the_server() -> None:
