@@ -22,7 +22,7 @@ _LONG_BYTES = 1024
 """Arrays and strings up to this length stay as they are."""
 
 _STEP_BYTES = 16 * 1024
-"""Scanning so much takes 0.05 ms where it is numbers, and 0.8 ms where it is empty lists."""
+"""Scanning so much takes 0.05 ms where it is numbers, and 0.4 ms where it is empty lists."""
 
 _TOKENS_PER_STEP = 256
 """Brackets and long strings are handled one by one; so many take about 0.5 ms."""
@@ -39,6 +39,7 @@ Python 3.11.5 a possessive group whose inside fails half-way matches too much (g
 since it matches the empty text as well and so is never tried again."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_BLANKS = b" \t\r\n"
 _EMPTY = re.compile(rb"\[[ \t\r\n]*+\]")
 _WITHIN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _QUOTE, _OPEN, _CLOSE, _BRACE, _COMMA = b'"[]{,'
@@ -127,7 +128,7 @@ class _Outline:
                 part = _STRING.sub(b"", part)
             self._elements += part.count(b",")
             if b"[" in part:
-                self._elements -= len(_EMPTY.findall(part))
+                self._elements -= part.translate(None, _BLANKS).count(b"[]")  # in two passes, however many there are
         if self._elements >= self._limits.max_elements:
             self._limits.refuse_elements()
 
