@@ -295,4 +295,5 @@ def _generate_steps(http: HttpRequest, name: str, version: str, limits: BodyLimi
     refuse_reserved(fields)  # what is no input becomes a parameter
     if type(parameters := fields.get("parameters")) is dict:
         refuse_reserved(parameters)
-    return InferCall(name, version, "", (), text_bytes=len(http.body))
+    is_streamed = http.target.partition(b"?")[0].endswith(b"/generate_stream")
+    return InferCall(name, version, "", (), text_bytes=len(http.body), is_open_ended=is_streamed)

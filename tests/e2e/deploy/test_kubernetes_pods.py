@@ -17,7 +17,7 @@ import pytest
 from deploy.images.is_alive import main as is_alive
 from deploy.images.wait_until_drained import TABLES, connected
 from tests.e2e import tidegate as servers
-from tests.e2e.deploy.pods import OBJECTS, Redis, cluster, run_hook, slice_of, start_triton
+from tests.e2e.deploy.pods import OBJECTS, Redis, cluster, redis, run_hook, slice_of, start_triton
 from tests.e2e.fleets import answer_of, write_models
 from tests.e2e.nodes import RunningNode
 from tests.e2e.raw_http import exchange, status
@@ -26,6 +26,8 @@ from tests.kubernetes_api import ScriptedApi, endpoint, model_resource
 from tests.redis_server import free_port
 from tests.tls_files import needs_openssl
 from tests.unit.deploy.rendered import containers, named, pod_spec
+
+__all__ = ["redis"]
 
 
 @dataclass
