@@ -43,6 +43,7 @@ class Permit:
         "_kept",
         "_limiter",
         "_model",
+        "_place",
         "_sent_s",
         "_slots",
         "_started_s",
@@ -62,6 +63,8 @@ class Permit:
         self._kept = self._forsaken = 0
         self._ticket: Ticket | None = None
         """The request's ticket of the fair queue, if it had to wait for its slot."""
+        self._place: Place | None = None
+        """The place in the waiting room that the request has, or had."""
         self._has_left = self._is_preempted = False
         self._is_released = False
         self.is_waiting = False
@@ -226,8 +229,11 @@ class Permit:
             background.request_ended(now_s)
 
     def enter_room(self, retry_after_s: float) -> Place:
-        """Take a place in the waiting room, in which the request waits for its model. Raises LimitExceeded, Overloaded."""
-        return self._slots.room.enter(self._account.tenant.name, self.held_bytes, retry_after_s=retry_after_s)
+        """Take a place in the waiting room, in which the request waits for its model; what waits already shares it, as batches of one
+        request do. Raises LimitExceeded, Overloaded."""
+        if self._place is None or not self._place.share():
+            self._place = self._slots.room.enter(self._account.tenant.name, self.held_bytes, retry_after_s=retry_after_s)
+        return self._place
 
     @property
     def expected_s(self) -> float:
@@ -261,6 +267,7 @@ class Permit:
         self._forsaken, self._kept = self._forsaken + self._kept, 0
 
     def _release_slot(self, limiter: ConcurrencyLimiter, now_s: float) -> None:
+        self._limiter = None  # once only: after one of several batches was forsaken, another may `keep` it after its release
         sent_s, tenant = self._sent_s, self._account.tenant.name
         # By position: Python 3.11 calls by names take the slow way.
         limiter.release(tenant, self._cost, now_s - sent_s, self._ahead, self._deadline_s - sent_s, self._has_left, self._ticket, now_s)

@@ -80,12 +80,22 @@ class WaitingRoom:
 
 
 class Place:
-    """Place of one request in a waiting room; left exactly once."""
+    """Place of one request in a waiting room, which several of its batches may share; left once by each."""
 
-    __slots__ = ("_room", "_size_bytes", "_tenant")
+    __slots__ = ("_held", "_room", "_size_bytes", "_tenant")
 
     def __init__(self, room: WaitingRoom, tenant: str, size_bytes: int) -> None:
         self._room, self._tenant, self._size_bytes = room, tenant, size_bytes
+        self._held = 1
+
+    def share(self) -> bool:
+        """Have it left once more before it is free; False: it has been left."""
+        if not self._held:
+            return False
+        self._held += 1
+        return True
 
     def leave(self) -> None:
-        self._room.leave(self._tenant, self._size_bytes)
+        self._held -= 1
+        if not self._held:
+            self._room.leave(self._tenant, self._size_bytes)

@@ -26,7 +26,7 @@ def bounded_steps(text: bytes | bytearray) -> Steps[None]:
     """Count the marks of `text` outside its strings, in steps. Raises PayloadTooLarge: they are more than `MOST`."""
     if len(text) <= MOST or not (yield from _has_more_steps(text)):
         return
-    at = marks = turns = 0
+    at = marks = strings = turns = 0
     step_end, is_string = _STEP_BYTES, False
     while at < len(text):
         if is_string:
@@ -42,6 +42,9 @@ def bounded_steps(text: bytes | bytearray) -> Steps[None]:
             if marks > MOST:
                 raise PayloadTooLarge(f"the body has more than {MOST} lists, objects and values beside its texts")
             is_string, at = quote >= 0, at + len(between) + (quote >= 0)
+            strings += is_string
+            if strings > 2 * marks + 1:  # no JSON: each string follows a mark, or as a member's value its name, which does
+                return
         turns += 1
         if at >= step_end or turns == _TURNS_PER_STEP:
             yield

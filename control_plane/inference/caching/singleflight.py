@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from control_plane.admission.permit import Permit
 from control_plane.concurrency.shared_task import join, outcome
 from control_plane.core.errors import DeadlineExceeded, LimitExceeded, Overloaded
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
@@ -29,6 +30,8 @@ class _Flight(Generic[ResultT]):
 
     task: asyncio.Task[ResultT | Exception]
     leader: AuthorizedRequest
+    permit: Permit
+    """The leader's, which it has handed over."""
     waiting: int = 0
 
 
@@ -52,7 +55,7 @@ class Singleflight(Generic[ResultT]):
         own tenant instead.
         """
         flight = self._under_way.get(key)
-        if flight is None or not flight.leader.is_queued:
+        if flight is None or not flight.permit.is_waiting:
             return key
         tenant = running.principal.tenant
         return key if flight.leader.principal.tenant == tenant else (key, tenant)
@@ -69,12 +72,12 @@ class Singleflight(Generic[ResultT]):
         """
         assert self._tasks is not None, "`begin` has not been called"
         assert key not in self._under_way, "a flight of this key is under way: join it instead"
-        flight = _Flight(self._tasks.create_task(outcome(compute), name="flight"), running)
+        flight = _Flight(self._tasks.create_task(outcome(compute), name="flight"), running, running.permit)
         self._under_way[key], running.flight = flight, flight.task
         # Callbacks, as the leader may leave before the flight ends. The key is free again before the permit
         # is given back.
         flight.task.add_done_callback(lambda _: self._finish(key, flight))
-        flight.task.add_done_callback(lambda _: running.flight_ended())
+        flight.task.add_done_callback(lambda _: running.flight_ended(flight.permit))
         return await self._wait(key, flight)
 
     async def join(

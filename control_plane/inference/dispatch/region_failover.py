@@ -159,7 +159,7 @@ class RegionFailover:
                             return answer
             finally:
                 place.leave()
-        running.leave_region()  # once more: a flight that went on for others, and is joined again, may have ended meanwhile
+        running.leave_region()  # `_leave` has not, where no other region was well
         return await here(deadline_s - self._now_s())
 
     async def _leave(

@@ -277,11 +277,6 @@ class AuthorizedRequest(AdmittedRequest):
             await asyncio.wait((self.flight,))
 
     @property
-    def is_queued(self) -> bool:
-        """Whether the request leads a flight that is still queued for its model's slot."""
-        return self._has_flight and self.permit.is_waiting
-
-    @property
     def has_flight(self) -> bool:
         """Whether a flight holds the request's permit."""
         return self._has_flight
@@ -296,9 +291,9 @@ class AuthorizedRequest(AdmittedRequest):
 
     def leave_region(self) -> None:
         """Give the slot back, since another region is to compute the request, which stays within its tenant's limits. A flight
-        that goes on for others keeps its own."""
-        if not self._has_flight:
-            self._renew()
+        that goes on for others keeps it, and is the request's no longer."""
+        self._renew()
+        self._has_flight, self.flight = False, None
 
     def answered_in(self, region: str) -> None:
         """Note that another region has computed the request."""
@@ -312,9 +307,12 @@ class AuthorizedRequest(AdmittedRequest):
         self.permit = self._held_permit = permit
         self.server, self.sent_s = "", None
 
-    def flight_ended(self) -> None:
-        """Called when the flight that holds this request's permit has ended."""
-        self.permit.release(sent_s=self.computed_since_s())
+    def flight_ended(self, permit: Permit) -> None:
+        """Called when the flight has ended that holds this permit of the request."""
+        if permit is not self.permit:  # the request has left the flight, and what it did since says nothing of that
+            permit.release(sent_s=inf)
+            return
+        permit.release(sent_s=self.computed_since_s())
         self._has_flight, self.flight = False, None
         if self._has_left:
             self._registry.end(self)

@@ -109,6 +109,18 @@ class TestPermit:
         with pytest.raises(LimitExceeded):
             frontend.admit("t")
 
+    async def test_in_the_waiting_room_it_has_one_place(self) -> None:
+        frontend = admission()
+        permit, room = frontend.admit(""), frontend.slots.room
+        permit.held_bytes = 10
+        for _ in range(2):
+            places = [permit.enter_room(1.0) for _ in range(4)]
+            assert (room.requests, room.size_bytes) == (1, 10)
+            for place in places:
+                place.leave()
+            assert (room.requests, room.size_bytes) == (0, 0)
+        permit.release()
+
 
 class TestKeeping:
     """Slots of requests that Triton goes on computing after their callers have left."""
@@ -158,6 +170,22 @@ class TestKeeping:
         for _ in range(2):  # whichever of the two ends first
             permit.let_go()
             assert await goes_at_once(frontend)
+        assert frontend.slots.of("m").are_idle
+
+    async def test_beside_one_that_was_taken_back_a_batch_that_is_given_up_frees_it_once(self) -> None:
+        frontend = admission()
+        permit = frontend.admit("")
+        await turn(permit)
+        permit.keep()  # by the race of a hedged batch
+        permit.forsake()  # for another batch
+        permit.release()
+        next_one = frontend.admit("")
+        await turn(next_one)
+        permit.keep()  # the race's send, which is cancelled now
+        permit.let_go()
+        permit.let_go()
+        assert not await goes_at_once(frontend), "the next one has the slot"
+        next_one.release()
         assert frontend.slots.of("m").are_idle
 
     async def test_what_a_silent_server_goes_on_with_is_none_of_the_slots_time(self) -> None:

@@ -68,3 +68,16 @@ def test_nothing_is_left_behind_whatever_the_order(steps: list[tuple[str, int, b
     assert (it.requests, it.size_bytes) == (0, 0)
     assert not it._requests
     assert not it._bytes, "tenants that are gone must not pile up"
+
+
+def test_one_that_is_shared_counts_once_until_the_last_has_left() -> None:
+    it, _ = room()
+    place = it.enter("a", 40, retry_after_s=1.0)
+    assert [place.share() for _ in range(2)] == [True, True]
+    assert (it.requests, it.size_bytes) == (1, 40)
+    for _ in range(2):
+        place.leave()
+    assert it.requests == 1
+    place.leave()
+    assert (it.requests, it.size_bytes) == (0, 0)
+    assert not place.share(), "it is another's by now"

@@ -85,7 +85,6 @@ def test_a_batch_under_which_two_processes_die_is_refused_and_others_are_not() -
 def test_what_waits_for_the_next_triton_is_not_charged() -> None:
     async def test(bench: Bench) -> None:
         bench.triton.failure = once(LOST)  # type: ignore[assignment]
-        bench.upstream.http.calls.takes_s = 0.5
         restart(bench)
         await bench.embed(b"a")
         (event,) = bench.meter.events

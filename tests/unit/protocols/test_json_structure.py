@@ -67,3 +67,8 @@ def test_what_is_no_json_comes_to_an_end(text: bytes) -> None:
         steps_of(text)
     except PayloadTooLarge:
         assert text.startswith(b"[")
+
+
+@pytest.mark.parametrize("each", [b'""', b'"":', b'"a" '])
+def test_strings_that_nothing_parts_are_not_looked_through(each: bytes) -> None:
+    assert steps_of(b'{"' + b"," * (MOST + 1) + b'"' + each * 200_000) < 16

@@ -16,10 +16,8 @@ from tests.unit.inference.caching.cached_inference_bench import Bench, with_benc
 class Regions:
     """Other regions that have one answer for all; None: none of them answers."""
 
-    is_any_well = True
-
     def __init__(self, answer: str | None, *, takes_s: float = 0.1, would_take: bool = True) -> None:
-        self.answer, self.count = answer, 0
+        self.answer, self.count, self.is_any_well = answer, 0, True
         self.takes_s, self.takes = takes_s, would_take
 
     def asked(self) -> None: ...
@@ -84,6 +82,27 @@ def test_one_that_was_taken_back_in_vain_is_answered_by_a_flight_that_went_on() 
         bench.servers.fell_silent()
         assert await asyncio.gather(leader, follower) == [":answer to x"] * 2
         assert bench.model.calls == ["x"], "it is joined again"
+
+    with_bench(test)
+
+
+@pytest.mark.parametrize("is_any_well", [True, False])
+def test_one_that_was_taken_back_in_vain_is_computed_by_a_flight_of_its_own_where_the_first_is_refused(is_any_well: bool) -> None:
+    async def test(bench: Bench) -> None:
+        know(bench, regions := Regions(None))
+        bench.model.takes_s, bench.model.errors = 5.0, [Overloaded("busy")]
+        leader = await bench.start(bench.request())
+        bench.service.region_failover = None
+        follower = await bench.start(bench.request())
+        bench.servers.fell_silent()
+        regions.is_any_well = is_any_well
+        await asyncio.sleep(1.0)
+        bench.servers.heard()
+        await asyncio.sleep(1.0)
+        follower.cancel()
+        assert await leader == ":answer to x"
+        assert bench.model.calls == ["x", "x"]
+        assert bench.admission.account("team").in_flight == 0
 
     with_bench(test)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,11 +43,12 @@ class Leader:
 
     def __init__(self, tenant: str = "team") -> None:
         self.principal = Principal(tenant, "k", EVERYTHING)
-        self.is_queued = False
+        self.permit = SimpleNamespace(is_waiting=False)
         self.server = "s0"
         self.ended = 0
 
-    def flight_ended(self) -> None:
+    def flight_ended(self, permit: object) -> None:
+        assert permit is self.permit
         self.ended += 1
 
 
@@ -174,7 +176,7 @@ def test_nobody_joins_one_in_another_tenants_line(waits: bool, tenant: str, plac
         other: Any = Leader(tenant)
         assert bench.flights.key_for(KEY, other) == KEY
         leader = await bench.lead()
-        bench.leader.is_queued = waits
+        bench.leader.permit.is_waiting = waits
         assert bench.flights.key_for(KEY, other) == place
         bench.work.may_end.set()
         await leader
