@@ -37,7 +37,7 @@ def test_what_triton_has_counted_of_each_model_chooses_the_one_that_answers(star
     assert model_of(running, "20") == "large"
     assert counted(running, "unknown") == {"large"}
     wait_for(lambda: model_of(running, "20") == "small", what="the cost of the large model")
-    assert model_of(running, "80") == "large"
+    assert model_of(running, "4000") == "large", "a busy machine takes more than 40 ms for it"
     wait_for(lambda: model_of(running, "20") and counted(running, "within") == {"small", "large"}, what="the cost of the small model")
     assert run_cli("routes", "set", "dial", "--cost-budget-units", "20", *where).returncode == 0
     assert model_of(running) == "small"
