@@ -91,7 +91,8 @@ def embeddings_body(model: str, number: float, seconds: float, hoard_bytes: floa
 
 
 def embedded_number(body: bytes) -> float:
-    """As `http_number`, of an answer of `/v1/embeddings`."""
+    """The number in an answer of `/v1/embeddings`, which is the first of its embedding. Raises ValueError, KeyError and others of an
+    answer that has none."""
     found: float = json.loads(body)["data"][0]["embedding"][0]
     return found
 

@@ -1,4 +1,4 @@
-"""What the feed tells of an only Triton."""
+"""Events of the gateway's feed about its Triton, where there is only one: that it is down, up, silent or answering."""
 
 from __future__ import annotations
 
