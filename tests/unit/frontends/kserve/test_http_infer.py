@@ -6,6 +6,7 @@ import pytest
 
 from control_plane.auth.access import Access
 from control_plane.core.action import Action
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import ANONYMOUS
@@ -60,3 +61,13 @@ def test_what_is_refused_is_refused_again() -> None:
     for _ in range(2):
         with pytest.raises(InvalidRequest):
             _read(head.with_body(_ONE[:20]))
+
+
+@pytest.mark.parametrize(
+    ("path", "is_open_ended"), [(b"generate_stream", True), (b"generate_stream?a=/generate", True), (b"generate", False)]
+)
+def test_how_long_a_stream_takes_is_its_callers_choice(path: bytes, is_open_ended: bool) -> None:
+    """Else a limiter would learn from those that were never begun alone: how long the others took it is not told."""
+    request = HttpRequest(b"POST", b"/v2/models/m/" + path, [], b'{"text_input":"a"}')
+    call = finish(HttpInferRequest(request, V2Route(Action.GENERATE, "m"), ANONYMOUS, _CONTEXT).read())
+    assert call.is_open_ended is is_open_ended
