@@ -17,8 +17,7 @@ from control_plane.inference.retries.retry_budget import RetryKind
 from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import Upstream
-from tests.fakes import FakeHttpStream
-from tests.unit.fleet.fleet_bench import FleetBench, call, running
+from tests.unit.fleet.fleet_bench import FleetBench, running
 from tests.unit.fleet.routing.dispatch_bench import Request, idle, status
 from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, DEAD, both_ready
 from tests.unit.fleet.routing.faults.resending_bench import OK, ready_everywhere, send
@@ -331,22 +330,6 @@ class TestQueriesOfDeath:
             began_s = bench.now_s()
             await asyncio.gather(*(send(bench, servers.request()) for _ in range(400)))
             assert bench.now_s() - began_s < 0.5, "one after the other they would take 4 s"
-
-    async def test_a_stream_that_two_processes_die_under_before_they_respond_is_refused_and_others_are_not(self) -> None:
-        async with running(FleetBench(servers=3)) as bench:
-            await ready_everywhere(bench)
-
-            async def stream(request: Request) -> Any:
-                return await bench.dispatch.stream(request, call("a"), timeout_s=5.0)  # type: ignore[arg-type]
-
-            assert status(await stream(Request([DEAD], text="poison"))) == 500
-            await asyncio.sleep(2.0)
-            for _ in range(3):
-                with pytest.raises(QueryOfDeath):
-                    await stream(Request([DEAD], text="poison"))
-            held = await stream(Request([FakeHttpStream()]))
-            held.close()
-            assert idle(bench)
 
     async def test_a_replica_that_is_loaded_anew_dies_anew_however_soon(self) -> None:
         async with running(FleetBench()) as bench:
