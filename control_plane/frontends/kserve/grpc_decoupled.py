@@ -7,18 +7,46 @@ observed here.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
-from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, QueryOfDeath, UpstreamUnavailable
+from control_plane.core.infer_call import InferCall
 from control_plane.frontends.grpc.handler import failure
 from control_plane.frontends.grpc.message_stream import MessageStream
+from control_plane.frontends.kserve.grpc_infer import content_of
 from control_plane.frontends.kserve.grpc_stream_messages import StreamEnded, raise_model_error
 from control_plane.frontends.kserve.grpc_stream_request import StreamRequest
 from control_plane.inference.inference import InferenceService
-from control_plane.protocols.grpc import GrpcHead, answer_of
+from control_plane.inference.retries.queries_of_death import QueriesOfDeath, Suspect
+from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead, MessageFrame, answer_of
 from control_plane.triton.ports import GrpcStream, Upstream
+
+_MOST_SUSPECTS, _SUSPECT_BYTES = 16, 64 * 1024
+"""So many of the last requests to a model, and of these the small ones, are suspect if its process dies: they are held for that."""
+
+
+@dataclass(slots=True)
+class _Message:
+    """Request as the quarantine knows it (`inference/retries/queries_of_death.Hashable`)."""
+
+    frame: MessageFrame
+
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        return content_of(memoryview(self.frame)[PREFIX_BYTES:])
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Request that may be under way."""
+
+    frame: MessageFrame
+    call: InferCall
+    server: str
+    suspect: Suspect | None
+    at_s: float
 
 
 @dataclass(slots=True)
@@ -27,8 +55,10 @@ class _Called:
 
     stream: GrpcStream
     request_timeout_s: float
+    deaths: QueriesOfDeath
     sent_s: float = -inf
-    lost: UpstreamUnavailable | None = None
+    latest: deque[_Sent] = field(default_factory=lambda: deque(maxlen=_MOST_SUSPECTS))
+    lost: ControlPlaneError | None = None
 
     @property
     def heard_s(self) -> float:
@@ -36,12 +66,28 @@ class _Called:
 
     def is_idle(self) -> bool:
         """Whether its requests are taken to be done: nothing has gone or come for as long as one may take."""
-        return max(self.sent_s, self.heard_s) < asyncio.get_running_loop().time() - self.request_timeout_s
+        return max(self.sent_s, self.heard_s) < self._since_s()
+
+    def _since_s(self) -> float:
+        return asyncio.get_running_loop().time() - self.request_timeout_s
+
+    def sends(self, asked: StreamRequest) -> None:
+        """Note that a request is sent."""
+        self.sent_s = asyncio.get_running_loop().time()
+        if asked.size_bytes <= _SUSPECT_BYTES:
+            self.latest.append(_Sent(asked.message.frame, asked.call, asked.running.server, asked.suspect, self.sent_s))
 
     def fail(self, error: UpstreamUnavailable) -> None:
-        if not self.is_idle():
-            self.lost = error
-            self.stream.cancel()
+        if self.is_idle():
+            return
+        self.lost = error
+        for each in self.latest:
+            if each.at_s >= self._since_s():
+                try:
+                    self.deaths.case_of(_Message(each.frame), each.call, each.server, each.suspect).died(is_stub=True)
+                except QueryOfDeath as exc:
+                    self.lost = exc
+        self.stream.cancel()
 
 
 class DecoupledStreams:
@@ -59,6 +105,7 @@ class DecoupledStreams:
     ) -> None:
         """What `held` is given is released when the call ends."""
         self._inference = inference
+        self._deaths = inference.dispatch.deaths
         self._head = head
         self._messages = messages
         self._held = held
@@ -72,7 +119,8 @@ class DecoupledStreams:
         """For each model its server, with the server's name."""
 
     async def reserve(self, asked: StreamRequest, timeout_s: float) -> Upstream:
-        """Return the server for a decoupled model: one server for all requests of this call for that model."""
+        """Return the server for a decoupled model: one server for all requests of this call for that model. A suspect waits for its
+        turn. Raises QueryOfDeath."""
         if asked.call.classified or asked.call.sequence_id:
             timeout_s = await self._inference.require_harmless(asked.call, timeout_s)
         model = asked.call.model_name
@@ -81,6 +129,10 @@ class DecoupledStreams:
             server = await self._held.enter_async_context(held)
             self._reservations.setdefault(model, (server, asked.running.server))  # a concurrent request may have been first
         server, asked.running.server = self._reservations[model]
+        if self._deaths.watches(model):
+            async with self._deaths.turn(_Message(asked.message.frame), asked.call, timeout_s=timeout_s) as asked.suspect:
+                if asked.suspect is not None:
+                    asked.suspect.begin_stream()  # nobody tells when it has been answered
         return server
 
     async def send(self, asked: StreamRequest, server: Upstream, tasks: asyncio.TaskGroup) -> None:
@@ -90,7 +142,7 @@ class DecoupledStreams:
         called = self._called_on(stream, asked)
         asked.running.sent(asked.running.server)
         asked.running.continues_at_triton = True
-        called.sent_s = asyncio.get_running_loop().time()
+        called.sends(asked)
         await stream.send(asked.message.frame)
 
     def half_close(self) -> None:
@@ -111,7 +163,7 @@ class DecoupledStreams:
         model = asked.call.model_name
         called = self._called.get(model)
         if called is None or called.stream is not stream:
-            called = self._called[model] = _Called(stream, self._request_timeout_s)
+            called = self._called[model] = _Called(stream, self._request_timeout_s, self._deaths)
             self._held.callback(self._inference.dispatch.streams.add(asked.running.server, model, called))
         return called
 

@@ -181,6 +181,10 @@ class QueriesOfDeath:
         """Note that the first piece of a response has come from `server`, which says nothing of what follows."""
         if suspect is not None:
             suspect.begin_stream()
+        return self.case_of(request, call, server, suspect)
+
+    def case_of(self, request: Hashable, call: InferCall, server: str, suspect: Suspect | None) -> StreamCase:
+        """Return the case of a request whose response has begun, or may have."""
         return StreamCase(self, digest_at_once(request.content(call), call) if suspect is None else suspect.digest, server, suspect)
 
     def learn(self, finding: Finding) -> None:

@@ -281,16 +281,28 @@ def test_a_prompt_under_which_two_processes_die_is_refused_and_others_are_not(cl
     assert ask("a") == "a"
 
 
-def test_a_stream_of_grpc_ends_with_the_process_of_its_model(gateway: tuple[Tidegate, Administrator], key: str) -> None:
-    came: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
-    inputs = []
-    for name, value in (("text_input", b"a wait:0.2 die"), ("exclude_input_in_output", True), ("stream", True)):
-        array = np.array([value], dtype=object if isinstance(value, bytes) else bool)
-        inputs.append(tritongrpc.InferInput(name, array.shape, "BYTES" if isinstance(value, bytes) else "BOOL"))
-        inputs[-1].set_data_from_numpy(array)
-    with tritongrpc.InferenceServerClient(gateway[0].address("grpc")) as asking:
-        asking.start_stream(lambda result, error: came.put((result, error)), headers={"x-api-key": key})
-        asking.async_stream_infer("old_parrot", inputs)
-        assert came.get(timeout=LONG_S)[0].as_numpy("text_output").tolist() == [b"a"]
-        _, error = came.get(timeout=LONG_S)
-    assert "the Python process of 'old_parrot'" in str(error)
+def test_a_request_on_a_stream_of_grpc_ends_with_the_process_of_its_model_and_is_refused_after_two(
+    gateway: tuple[Tidegate, Administrator], key: str
+) -> None:
+    def ask(prompt: bytes) -> str:
+        """The words of the answer's first response, or of the error that follows it."""
+        came: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
+        inputs = []
+        for name, value in (("text_input", prompt), ("exclude_input_in_output", True), ("stream", True)):
+            array = np.array([value], dtype=object if isinstance(value, bytes) else bool)
+            inputs.append(tritongrpc.InferInput(name, array.shape, "BYTES" if isinstance(value, bytes) else "BOOL"))
+            inputs[-1].set_data_from_numpy(array)
+        with tritongrpc.InferenceServerClient(gateway[0].address("grpc")) as asking:
+            asking.start_stream(lambda result, error: came.put((result, error)), headers={"x-api-key": key})
+            asking.async_stream_infer("old_parrot", inputs)
+            result, error = came.get(timeout=LONG_S)
+            if error is None and len(prompt) > 1:
+                _, error = came.get(timeout=LONG_S)
+            return str(error or result.as_numpy("text_output")[0].decode())
+
+    found = []
+    for _ in range(3):
+        wait_for(lambda: ask(b"a") == "a", timeout_s=LONG_S, what="the process")
+        found.append(ask(b"a wait:0.2 die"))
+    assert "the Python process of 'old_parrot'" in found[0]
+    assert ["2 processes died under it" in each for each in found] == [False, True, True]
