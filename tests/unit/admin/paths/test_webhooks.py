@@ -14,16 +14,10 @@ from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
 
 
-@pytest.fixture(scope="module")
-def shared() -> Bench:
-    return Bench()
-
-
 @pytest.fixture
-def bench(shared: Bench) -> Bench:
-    shared.forget()
-    shared.put_tenant()
-    return shared
+def bench(bench: Bench) -> Bench:
+    bench.put_tenant()
+    return bench
 
 
 def make(bench: Bench, tenant: str = "acme") -> dict[str, Any]:
