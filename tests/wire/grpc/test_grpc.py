@@ -311,7 +311,7 @@ class TestListening:
         path = str(tmp_path / "s")
 
         async with frontend() as it, asyncio.TaskGroup() as tasks:
-            server = GrpcServer(it.kserve(V2Grpc), LIMITS, it.budget)
+            server = GrpcServer(V2Grpc(it.kserve), LIMITS, it.budget)
             six, unix = bind_tcp("::1", 0, setting="--grpc-port"), socket.socket(socket.AF_UNIX)
             unix.bind(path)
             await server.listen(tasks, six)
@@ -327,7 +327,7 @@ class TestListening:
         identity = authority.issue("localhost")
 
         async with frontend() as it, asyncio.TaskGroup() as tasks:
-            server = GrpcServer(it.kserve(V2Grpc), LIMITS, it.budget)
+            server = GrpcServer(V2Grpc(it.kserve), LIMITS, it.budget)
             bound = bind_tcp("127.0.0.1", 0, setting="--grpc-port")
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(identity.certificate, identity.key)
