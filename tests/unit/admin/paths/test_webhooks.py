@@ -9,7 +9,7 @@ from standardwebhooks import Webhook as Verifier
 
 from control_plane.core.scope import Right, Scope
 from control_plane.jobs.webhooks.secrets import MAX_OF_TENANT
-from control_plane.objects.domain.stored_objects import WEBHOOK_SECRET
+from control_plane.objects.domain.validation import WEBHOOK_SECRET
 from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
 
