@@ -22,7 +22,7 @@ from control_plane.jobs.domain.claims import HEADS, are_too_few, more_heads, ran
 from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.job import Charge, Job, JobState, Result
 from control_plane.jobs.domain.transitions import RetryPolicy, attempt_failed, broken, claimed, finished, released
-from control_plane.jobs.ports import Compute, Computed, JobQueue, JobStore, Spool, SpoolDamaged, Ticket, TryAgain, UsageSums
+from control_plane.jobs.ports import Compute, Computed, JobBackend, SpoolDamaged, Ticket, TryAgain, UsageSums
 from control_plane.jobs.pruning import Pruner
 from control_plane.metering.domain.usage import day_of
 
@@ -44,10 +44,8 @@ class JobRunner:
 
     def __init__(
         self,
+        backend: JobBackend,
         *,
-        store: JobStore,
-        queue: JobQueue,
-        spool: Spool,
         compute: Compute,
         usage: UsageSums,
         gate: BulkGate,
@@ -62,11 +60,11 @@ class JobRunner:
         """`holder` names this runner, `weight_of` says a tenant's share. `on_result` is told of each job that has a result,
         `on_ended` of each that is over, with a result or without. `today_s` is seconds since 1970, `now_s` the loop's time.
         """
-        self._store, self._queue, self._spool = store, queue, spool
+        self._store, self._queue, self._spool = backend.store, backend.queue, backend.spool
         self._compute = compute
-        self._charger = Charger(store=store, usage=usage)
-        self._pruner = Pruner(spool, today_s=today_s)
-        self._watch = ClaimWatch(store, policy, today_s)
+        self._charger = Charger(store=self._store, usage=usage)
+        self._pruner = Pruner(self._spool, today_s=today_s)
+        self._watch = ClaimWatch(self._store, policy, today_s)
         self._gate = gate
         self._holder = holder
         self._policy = policy
