@@ -32,7 +32,7 @@ _CLUSTERS = "CustomResourceDefinition"
 
 @dataclass(frozen=True)
 class Console:
-    """Where a deployment says what it does and asks whether to go on."""
+    """Terminal of a deployment: says what is done, and asks whether to go on."""
 
     say: Callable[[str], None]
     ask: Callable[[str], bool]

@@ -33,7 +33,7 @@ _ORPHAN_AFTER_S = 3600.0
 
 
 class Sweeper:
-    """Sweeper of one process; `run` runs it."""
+    """Sweeper of one process for jobs that nobody looks after any more; `run` runs it."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ MODEL_BYTES = 100 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What a trace is brought to."""
+    """Rate and times that a trace is brought to."""
 
     rate: float
     """Requests per second on average."""
