@@ -43,8 +43,8 @@ NAMES = ("s0", "s1")
 SERVICE = "/inference.GRPCInferenceService/"
 
 
-def counted(name: str, count: int, *, version: str = "1") -> dict[str, Any]:
-    found = no_statistics(name, version)
+def counted(name: str, count: int) -> dict[str, Any]:
+    found = no_statistics(name, "1")
     found["inference_count"], found["last_inference"] = count, 1000 + count
     found["batch_stats"] = [{"batch_size": 4, "compute_infer": {"count": count, "ns": 10 * count}}]
     return found
