@@ -1,7 +1,4 @@
-"""Wake-up calls for readers that wait for whatever comes next: all who wait now are woken, and nobody is woken later.
-
-Used by the feeds of events, `admin/events/feed` and `events/tenant_feeds`.
-"""
+"""Wake-up calls for tasks that wait for whatever comes next: all that wait now are woken, and none that comes later."""
 
 from __future__ import annotations
 
@@ -13,16 +10,16 @@ class Broadcast:
     """Event that wakes all tasks that wait for it at the moment, again and again."""
 
     def __init__(self) -> None:
-        self._next = asyncio.Event()
+        self._event = asyncio.Event()
 
     def wake(self) -> None:
-        """Wake all who wait now."""
-        woken, self._next = self._next, asyncio.Event()
-        woken.set()
+        """Wake all tasks that wait now; where none does this costs next to nothing."""
+        self._event.set()
 
-    async def wait(self, timeout_s: float) -> None:
+    async def wait(self, timeout_s: float | None = None) -> None:
         """Wait for the next `wake`, or for so long."""
+        self._event.clear()  # of the last time; who was woken then goes on all the same
         with suppress(TimeoutError):
             # Not `wait_for`, which on Python 3.11 swallows a cancellation that comes just as it is woken.
             async with asyncio.timeout(timeout_s):
-                await self._next.wait()
+                await self._event.wait()

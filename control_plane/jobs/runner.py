@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import DEFECT_TEXT, StoreUnavailable
 from control_plane.jobs.blobs import keep
 from control_plane.jobs.charging import Charger
@@ -72,7 +73,7 @@ class JobRunner:
         self._on_result, self._on_ended = on_result, on_ended
         self._today_s, self._now_s = today_s, now_s
         self._running: set[asyncio.Task[None]] = set()
-        self._has_ended = asyncio.Event()
+        self._job_ended = Broadcast()
         self._claiming: asyncio.Task[None] | None = None
         self._is_draining = False
 
@@ -111,8 +112,7 @@ class JobRunner:
             if self._gate.pause_s:
                 await asyncio.sleep(self._gate.pause_s)
             while (room := self._gate.slots - len(self._running)) <= 0:
-                self._has_ended.clear()
-                await self._has_ended.wait()
+                await self._job_ended.wait()
                 await asyncio.sleep(_GATHER_S)
             tickets = await self._queue.take(room)
             # In a task of its own: what is being claimed while a drain begins is not left to its lease.
@@ -127,7 +127,7 @@ class JobRunner:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        self._has_ended.set()
+        self._job_ended.wake()
 
     async def _begin(self, tickets: Sequence[Ticket], tasks: asyncio.TaskGroup) -> None:
         """Claim a job for each of the tickets and begin it; acknowledge those for which there is none."""

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.model import ModelVersion
@@ -101,7 +102,7 @@ class RemoteNode:
         """Why the node is away, as was logged last; empty while it is connected."""
         self._turned_away = 0
         """Connections in a row that the node's host has refused, or closed at once."""
-        self._changed = asyncio.Event()
+        self._changed = Broadcast()
 
     @property
     def life(self) -> str:
@@ -141,7 +142,6 @@ class RemoteNode:
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is true of this node."""
         while not is_so():
-            self._changed.clear()
             await self._changed.wait()
 
     def call_number(self) -> int:
@@ -213,7 +213,7 @@ class RemoteNode:
                 self._note_away(str(exc))
             except (OSError, TimeoutError) as exc:
                 self._turned_away = self._turned_away + 1 if isinstance(exc, ConnectionError) else 0
-                self._changed.set()
+                self._changed.wake()
                 self._note_away(str(exc) or f"no answer within {_CONNECT_TIMEOUT_S:g} s")
             except WrongMessage as exc:
                 self._note_away(f"it does not keep to the protocol: {exc}")
@@ -267,7 +267,7 @@ class RemoteNode:
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(UpstreamUnavailable(f"the connection to the node at {self.connector.address} broke"))
-        self._changed.set()
+        self._changed.wake()
         await self._make_unknown()
 
     async def _make_unknown(self) -> None:
@@ -340,7 +340,7 @@ class RemoteNode:
                 self.on_index(connection.index[1])
             case _:
                 connection.wrong = WrongMessage(f"{type(message).__name__} is no message to a gateway")
-        self._changed.set()
+        self._changed.wake()
 
     async def _begin(self, connection: NodeConnection, first: Contents) -> None:
         """Begin to use the node: it has said everything, and has answered a ping since, so that what it has
