@@ -14,7 +14,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why an object is not what it should be, and what to do next."""
+    """Finding about an object that is not what it should be: why, and what to do next."""
 
     where: str
     reason: str

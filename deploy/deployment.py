@@ -19,7 +19,6 @@ from deploy.smoke import send_one
 MANAGER = "tidegate-deploy"
 """Field manager of server-side apply: fields that another one has changed since are conflicts, and are told."""
 
-PART_OF = "app.kubernetes.io/part-of=tidegate"
 _LOOK_S = 2.0
 _GRACE_S = 30
 """Kubernetes' own grace period of a pod that names none."""
@@ -33,7 +32,7 @@ _CLUSTERS = "CustomResourceDefinition"
 
 @dataclass(frozen=True)
 class Console:
-    """Where a deployment says what it does and asks whether to go on."""
+    """Terminal of a deployment: says what is done, and asks whether to go on."""
 
     say: Callable[[str], None]
     ask: Callable[[str], bool]

@@ -18,7 +18,7 @@ _CALL_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call printed, and its exit status."""
+    """Output of a call of kubectl, and its exit status."""
 
     status: int
     out: str

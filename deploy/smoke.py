@@ -29,7 +29,7 @@ _ZEROS: dict[str, Any] = {"BOOL": False, "BYTES": ""}
 
 @dataclass(frozen=True, slots=True)
 class Smoke:
-    """What the request was, and that it was answered."""
+    """Smoke test's request, and its answer."""
 
     text: str
 

@@ -44,7 +44,7 @@ from perf.waiting import report as waiting_report
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One of `make perf-NAME`."""
+    """Scenario, which `make perf-NAME` measures."""
 
     told: str
     report: type[Report]

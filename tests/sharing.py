@@ -69,7 +69,7 @@ class Served:
         return sorted(self.latencies_s)[int(len(self.latencies_s) * 0.99)]
 
 
-def share_a_model(*senders: Sender, seconds: float, seed: int = 0) -> dict[str, Served]:
+def share_a_model(*senders: Sender, seconds: float) -> dict[str, Served]:
     """What each got; the first tenth is left out, in which the queue fills."""
 
     async def main() -> dict[str, Served]:
@@ -77,9 +77,9 @@ def share_a_model(*senders: Sender, seconds: float, seed: int = 0) -> dict[str, 
         async with asyncio.TaskGroup() as tasks:
             for sender in senders:
                 if sender.requests_per_s:
-                    tasks.create_task(model.stream(sender, Random(f"{seed} {sender.name}"), tasks))
+                    tasks.create_task(model.stream(sender, Random(f"0 {sender.name}"), tasks))
                 for number in range(sender.clients):
-                    tasks.create_task(model.client(sender, Random(f"{seed} {sender.name} {number}")))
+                    tasks.create_task(model.client(sender, Random(f"0 {sender.name} {number}")))
         return model.served
 
     return run_in_virtual_time(main())

@@ -18,11 +18,11 @@ CHUNK_BYTES = 1 << 20
 
 
 @asynccontextmanager
-async def tiers_over(url: str, warm_dir: Path, *, max_bytes: int = 1 << 30) -> AsyncIterator[WarmTierManager]:
+async def tiers_over(url: str, warm_dir: Path) -> AsyncIterator[WarmTierManager]:
     """As the gateway runs them."""
     tiers = WarmTierManager(
         stores=[FsspecModelStore(url)],
-        warm=DiskWarmTier(warm_dir, max_bytes=max_bytes, chunk_bytes=CHUNK_BYTES),
+        warm=DiskWarmTier(warm_dir, max_bytes=1 << 30, chunk_bytes=CHUNK_BYTES),
         steps_of=lambda folder: composing_models(folder, ""),
         observer=Moves(),
     )
@@ -37,9 +37,9 @@ async def tiers_over(url: str, warm_dir: Path, *, max_bytes: int = 1 << 30) -> A
         await tiers.close()
 
 
-async def fetch(url: str, warm_dir: Path, model: str, *, timeout_s: float = 30.0) -> Path:
+async def fetch(url: str, warm_dir: Path, model: str) -> Path:
     async with tiers_over(url, warm_dir) as tiers:
-        return await tiers.ensure_warm(model, deadline_s=asyncio.get_running_loop().time() + timeout_s)
+        return await tiers.ensure_warm(model, deadline_s=asyncio.get_running_loop().time() + 30.0)
 
 
 if __name__ == "__main__":

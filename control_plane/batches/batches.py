@@ -30,7 +30,7 @@ from control_plane.core.visible_items import visible_items
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.domain.transitions import RetryPolicy
-from control_plane.jobs.ports import Bounds, JobQueue, JobStore, Spool
+from control_plane.jobs.ports import Bounds, JobBackend
 
 _log = logging.getLogger(__name__)
 
@@ -81,12 +81,10 @@ class Batches:
 
     def __init__(
         self,
+        backend: JobBackend,
         *,
         shelf: Shelf,
         files: Files,
-        store: JobStore,
-        queue: JobQueue,
-        spool: Spool,
         bounds: Bounds,
         policy: RetryPolicy,
         keep_s: float,
@@ -96,8 +94,8 @@ class Batches:
         """`keep_s` is how long files and ended batches are kept, `max_open` how many of a tenant's may be open; `today_s` is
         seconds since 1970."""
         self._shelf, self._files = shelf, files
-        self._jobs = ChunkJobs(shelf=shelf, store=store, queue=queue, spool=spool, bounds=bounds, policy=policy, today_s=today_s)
-        self._closing = Closing(shelf=shelf, jobs=self._jobs, store=store, spool=spool, today_s=today_s)
+        self._jobs = ChunkJobs(backend, shelf=shelf, bounds=bounds, policy=policy, today_s=today_s)
+        self._closing = Closing(backend, shelf=shelf, jobs=self._jobs, today_s=today_s)
         self._room = AnswerRoom(files, today_s)
         self._keep_s = keep_s
         self._max_open = max_open

@@ -14,7 +14,7 @@ from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.blobs import keep
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, expired
-from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Spool
+from control_plane.jobs.ports import Bounds, JobBackend, JobsFull
 
 _log = logging.getLogger(__name__)
 
@@ -26,18 +26,16 @@ class ChunkJobs:
 
     def __init__(
         self,
+        backend: JobBackend,
         *,
         shelf: Shelf,
-        store: JobStore,
-        queue: JobQueue,
-        spool: Spool,
         bounds: Bounds,
         policy: RetryPolicy,
         today_s: Callable[[], float],
     ) -> None:
         """`today_s` is seconds since 1970."""
         self._shelf = shelf
-        self._store, self._queue, self._spool = store, queue, spool
+        self._store, self._queue, self._spool = backend.store, backend.queue, backend.spool
         self._bounds, self._policy = bounds, policy
         self._today_s = today_s
 

@@ -16,7 +16,7 @@ from control_plane.batches.ports import Shelf
 from control_plane.batches.webhook import tell
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.domain.job import JobState
-from control_plane.jobs.ports import JobStore, Spool, SpoolDamaged
+from control_plane.jobs.ports import JobBackend, SpoolDamaged
 from control_plane.jobs.pruning import Pruner
 
 _log = logging.getLogger(__name__)
@@ -25,11 +25,11 @@ _log = logging.getLogger(__name__)
 class Closing:
     """Service that closes batches."""
 
-    def __init__(self, *, shelf: Shelf, jobs: ChunkJobs, store: JobStore, spool: Spool, today_s: Callable[[], float]) -> None:
+    def __init__(self, backend: JobBackend, *, shelf: Shelf, jobs: ChunkJobs, today_s: Callable[[], float]) -> None:
         """`today_s` is seconds since 1970."""
-        self._shelf, self._jobs, self._store, self._spool = shelf, jobs, store, spool
+        self._shelf, self._jobs, self._store, self._spool = shelf, jobs, backend.store, backend.spool
         self._today_s = today_s
-        self._pruner = Pruner(spool, today_s=today_s)
+        self._pruner = Pruner(self._spool, today_s=today_s)
 
     async def close(self, batch: Batch, known: dict[int, ChunkEnd]) -> None:
         """Write the output, tell of the end and note it. A chunk of which the store says something else than what is known of

@@ -8,13 +8,13 @@ kept of a tenant that nobody follows, nor of one that nobody has followed for `l
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from secrets import token_hex
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import LimitExceeded, Overloaded
 from control_plane.events.domain.cloud_event import tenant_event
 
@@ -44,7 +44,8 @@ class TenantFeed:
         self.count = 0
         """Number of the newest event."""
         self._events: deque[bytes] = deque(maxlen=MAX_EVENTS)
-        self._waiting: set[asyncio.Future[None]] = set()
+        self.news = Broadcast()
+        """Wakes those who wait for another event, or are to look again."""
 
     @property
     def oldest(self) -> int:
@@ -55,7 +56,7 @@ class TenantFeed:
         for event in events:
             self.count += 1
             self._events.append(event)
-        self.wake()
+        self.news.wake()
 
     def begin(self, id: str, count: int) -> None:  # noqa: A002
         """Begin anew as a copy of the feed of this id, of which the events up to a number are not here."""
@@ -66,29 +67,6 @@ class TenantFeed:
         """Return the events from a number on, which is not before the oldest."""
         first = max(0, number - self.oldest)
         return [self._events[place] for place in range(first, min(first + limit, len(self._events)))]
-
-    def wake(self) -> None:
-        """Let all who wait look again."""
-        for waiter in self._waiting:
-            _wake(waiter)
-
-    async def wait(self, timeout_s: float) -> None:
-        """Wait for another event, or for so long."""
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        timer = loop.call_later(timeout_s, _wake, waiter)
-        self._waiting.add(waiter)
-        try:
-            # Not by `wait_for`, which swallows a cancellation that comes in the same turn as the event (before Python 3.12).
-            await waiter
-        finally:
-            timer.cancel()
-            self._waiting.discard(waiter)
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 class TenantFeeds:
@@ -185,7 +163,7 @@ class TenantFeeds:
         """Let all readers end."""
         self.is_closing = True
         for reader in self._readers:
-            reader.feed.wake()
+            reader.feed.news.wake()
 
 
 class TenantReader:
@@ -234,7 +212,7 @@ class TenantReader:
     async def wait(self, timeout_s: float) -> bool:
         """Wait for another event; return whether there is one."""
         if self.feed.count < self._next or not self._next:
-            await self.feed.wait(timeout_s)
+            await self.feed.news.wait(timeout_s)
         return bool(self._next) and self.feed.count >= self._next
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from copy import copy
 from functools import partial
 from typing import Protocol
@@ -68,15 +67,12 @@ class Generation:
         templates: ChatTemplates,
         limits: GenerationLimits,
         meter: Meter,
-        today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`today_s` is seconds since 1970."""
         self._inference = inference
         self.models = models
         self.templates = templates
         self.limits = limits
         self.meter = meter
-        self.today_s = today_s
 
     async def generate(self, call: CompletionCall) -> HttpAnswer | HttpStream:
         """Answer a call: with a stream of events if it asks for one, which must be closed. Cancelling it ends the generation.
@@ -192,7 +188,7 @@ class _GenerationRequest:
                 raise
             raise DeadlineExceeded("Deadline Exceeded") from exc
         stream.half_close()
-        answer = CompletionAnswer(wanted, id_=id_, created_s=int(self._service.today_s()))
+        answer = CompletionAnswer(wanted, id_=id_, created_s=int(time.time()))
         left_s = timeout_s - (asyncio.get_running_loop().time() - began_s)
         generated = GeneratedStream(
             stream,

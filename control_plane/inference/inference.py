@@ -312,13 +312,18 @@ class InferenceService:
 
         Raises DeadlineExceeded, LimitExceeded, Overloaded.
         """
-        call, deadline_s = running.call, self._now_s() + timeout_s
-        if call.sequence_id:
-            batching: list[str] = []
-            with suppress(ControlPlaneError):  # which its check says again where it is sent
-                batching = await self.sequence_types.require(call, timeout_s=timeout_s)
-            await self._sequence_starts.queue(call, batching, running.permit, deadline_s)
-        return await self.wait_for_slot(running, running.permit, deadline_s - self._now_s())
+        if running.call.sequence_id:
+            timeout_s = await self._wait_for_sequence_start(running.call, running.permit, timeout_s)
+        return await self.wait_for_slot(running, running.permit, timeout_s)
+
+    async def _wait_for_sequence_start(self, call: InferCall, permit: Permit, timeout_s: float) -> float:
+        """Wait for the start of a request's sequence, unless the request is that start; return the seconds that are left of
+        `timeout_s`."""
+        deadline_s, batching = self._now_s() + timeout_s, list[str]()
+        with suppress(ControlPlaneError):  # `require_harmless` says it where the request is sent
+            batching = await self.sequence_types.require(call, timeout_s=timeout_s)
+        await self._sequence_starts.queue(call, batching, permit, deadline_s)
+        return deadline_s - self._now_s()
 
     async def wait_for_slot(
         self, running: AuthorizedRequest, permit: Permit, timeout_s: float, request: InferRequest[Any] | None = None
@@ -351,13 +356,10 @@ class InferenceService:
 
     async def _compute(self, request: InferRequest[AnswerT], running: AuthorizedRequest, permit: Permit, timeout_s: float) -> AnswerT:
         call = running.call
-        if call.classified:
-            timeout_s = await self.classes.require(call, timeout_s=timeout_s)
+        if call.classified or call.sequence_id:
+            timeout_s = await self.require_harmless(call, timeout_s)
         if call.sequence_id:
-            deadline_s = self._now_s() + timeout_s
-            batching = await self.sequence_types.require(call, timeout_s=timeout_s)
-            await self._sequence_starts.queue(call, batching, permit, deadline_s)
-            timeout_s = deadline_s - self._now_s()
+            timeout_s = await self._wait_for_sequence_start(call, permit, timeout_s)
         if not self._try_acquire_slot(running, permit, timeout_s):
             timeout_s = await self.wait_for_slot(running, permit, timeout_s, request)
         if self.time_left is not None:

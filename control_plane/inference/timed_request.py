@@ -6,7 +6,6 @@ The frontends call it in place of `InferenceService.infer` and `generate`, so th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from copy import copy
 from typing import TypeVar
 
@@ -21,19 +20,17 @@ from control_plane.telemetry.tracing import RequestTrace, Sampler, TracedEnd, Tr
 AnswerT = TypeVar("AnswerT")
 
 
-async def timed(inference: InferenceService, request: InferRequest[AnswerT], *, now_s: Callable[[], float] = time.monotonic) -> AnswerT:
-    """Answer a request as `infer` does, and add its times to the answer; `now_s` is the loop's time. Raises as `infer` does."""
-    stopwatch = _Stopwatch(inference, now_s)
+async def timed(inference: InferenceService, request: InferRequest[AnswerT]) -> AnswerT:
+    """Answer a request as `infer` does, and add its times to the answer. Raises as `infer` does."""
+    stopwatch = _Stopwatch(inference)
     answer = await stopwatch.inference.infer(request)
     return request.with_field(answer, SERVER_TIMING, stopwatch.read())
 
 
-async def timed_stream(
-    inference: InferenceService, request: GenerateRequest, *, now_s: Callable[[], float] = time.monotonic
-) -> HttpAnswer | RecordedStream:
+async def timed_stream(inference: InferenceService, request: GenerateRequest) -> HttpAnswer | RecordedStream:
     """Answer a request as `generate` does, and add its times to the head of the answer: those to the first piece of a stream. Raises
     as `generate` does."""
-    stopwatch = _Stopwatch(inference, now_s)
+    stopwatch = _Stopwatch(inference)
     answer = await stopwatch.inference.generate(request)
     line = f"{SERVER_TIMING}: {stopwatch.read()}".encode()
     return with_header(answer, line) if isinstance(answer, HttpAnswer) else answer.with_header(line)
@@ -58,23 +55,23 @@ def times_ms(trace: RequestTrace, began_s: float, ended_s: float) -> dict[str, f
 class _Stopwatch:
     """Times of one request, from now on, if it is made of its `inference`."""
 
-    def __init__(self, inference: InferenceService, now_s: Callable[[], float]) -> None:
-        self.inference, self._sampler, self._now_s = copy(inference), _EachSampled(inference.tracer, now_s), now_s
+    def __init__(self, inference: InferenceService) -> None:
+        self.inference, self._sampler = copy(inference), _EachSampled(inference.tracer)
         self.inference.tracer = self._sampler
-        self._began_s = now_s()
+        self._began_s = time.monotonic()
 
     def read(self) -> str:
         trace = self._sampler.trace
         status = None if trace.cache is None else trace.cache.value
-        return write_timing(times_ms(trace, self._began_s, self._now_s()), status)
+        return write_timing(times_ms(trace, self._began_s, time.monotonic()), status)
 
 
 class _EachSampled:
     """Sampler of one request, which is traced in any case: for the ordinary sampler's exporter, or for nobody but its caller."""
 
-    def __init__(self, ordinary: Sampler | None, now_s: Callable[[], float]) -> None:
+    def __init__(self, ordinary: Sampler | None) -> None:
         self._ordinary = ordinary
-        self.trace = RequestTrace(_NOWHERE, 1, None, now_s=now_s, new_id=lambda bits: 1, is_sampled=False)
+        self.trace = RequestTrace(_NOWHERE, 1, None, now_s=time.monotonic, new_id=lambda bits: 1, is_sampled=False)
 
     def begin(self, traceparent: str | None) -> RequestTrace:
         sampled = None if self._ordinary is None else self._ordinary.begin(traceparent)

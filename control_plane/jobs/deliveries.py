@@ -29,7 +29,7 @@ _MOST = 256
 
 
 class Deliveries:
-    """Deliverer of one process; `run` runs it."""
+    """Scheduler of one process for the deliveries of ended jobs; `run` runs it."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.drain_rate import DrainRate
 from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, Result, due_s_of
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, requeued
-from control_plane.jobs.ports import BlobReader, Bounds, JobQueue, JobsFull, JobStore, Load, Spool, SpoolDamaged
+from control_plane.jobs.ports import BlobReader, Bounds, JobBackend, JobsFull, Load, SpoolDamaged
 from control_plane.jobs.upload_slots import UploadSlots
 from control_plane.protocols.http1 import BodyPieces
 
@@ -81,10 +81,8 @@ class Jobs:
 
     def __init__(
         self,
+        backend: JobBackend,
         *,
-        store: JobStore,
-        queue: JobQueue,
-        spool: Spool,
         bounds: Bounds,
         policy: RetryPolicy,
         expire_s: float,
@@ -95,7 +93,7 @@ class Jobs:
         """`expire_s` is how long a job has that says nothing about it; `slots` are shared with what else receives large
         bodies; `on_ended` is told of each job that a caller has cancelled; `today_s` is seconds since 1970.
         """
-        self._store, self._queue, self._spool = store, queue, spool
+        self._store, self._queue, self._spool = backend.store, backend.queue, backend.spool
         self._bounds = bounds
         self._policy = policy
         self._expire_s = expire_s

@@ -215,6 +215,15 @@ class Spool(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class JobBackend:
+    """Backend of jobs: their records, their tickets, and the files of those that are large."""
+
+    store: JobStore
+    queue: JobQueue
+    spool: Spool
+
+
 class SpoolDamaged(Exception):
     """A file of the spool is gone or is not what was written."""
 

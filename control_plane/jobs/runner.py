@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import DEFECT_TEXT, StoreUnavailable
 from control_plane.jobs.blobs import keep
 from control_plane.jobs.charging import Charger
@@ -22,7 +23,7 @@ from control_plane.jobs.domain.claims import HEADS, are_too_few, more_heads, ran
 from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.job import Charge, Job, JobState, Result
 from control_plane.jobs.domain.transitions import RetryPolicy, attempt_failed, broken, claimed, finished, released
-from control_plane.jobs.ports import Compute, Computed, JobQueue, JobStore, Spool, SpoolDamaged, Ticket, TryAgain, UsageSums
+from control_plane.jobs.ports import Compute, Computed, JobBackend, SpoolDamaged, Ticket, TryAgain, UsageSums
 from control_plane.jobs.pruning import Pruner
 from control_plane.metering.domain.usage import day_of
 
@@ -44,10 +45,8 @@ class JobRunner:
 
     def __init__(
         self,
+        backend: JobBackend,
         *,
-        store: JobStore,
-        queue: JobQueue,
-        spool: Spool,
         compute: Compute,
         usage: UsageSums,
         gate: BulkGate,
@@ -62,11 +61,11 @@ class JobRunner:
         """`holder` names this runner, `weight_of` says a tenant's share. `on_result` is told of each job that has a result,
         `on_ended` of each that is over, with a result or without. `today_s` is seconds since 1970, `now_s` the loop's time.
         """
-        self._store, self._queue, self._spool = store, queue, spool
+        self._store, self._queue, self._spool = backend.store, backend.queue, backend.spool
         self._compute = compute
-        self._charger = Charger(store=store, usage=usage)
-        self._pruner = Pruner(spool, today_s=today_s)
-        self._watch = ClaimWatch(store, policy, today_s)
+        self._charger = Charger(store=self._store, usage=usage)
+        self._pruner = Pruner(self._spool, today_s=today_s)
+        self._watch = ClaimWatch(self._store, policy, today_s)
         self._gate = gate
         self._holder = holder
         self._policy = policy
@@ -74,7 +73,7 @@ class JobRunner:
         self._on_result, self._on_ended = on_result, on_ended
         self._today_s, self._now_s = today_s, now_s
         self._running: set[asyncio.Task[None]] = set()
-        self._has_ended = asyncio.Event()
+        self._job_ended = Broadcast()
         self._claiming: asyncio.Task[None] | None = None
         self._is_draining = False
 
@@ -113,8 +112,7 @@ class JobRunner:
             if self._gate.pause_s:
                 await asyncio.sleep(self._gate.pause_s)
             while (room := self._gate.slots - len(self._running)) <= 0:
-                self._has_ended.clear()
-                await self._has_ended.wait()
+                await self._job_ended.wait()
                 await asyncio.sleep(_GATHER_S)
             tickets = await self._queue.take(room)
             # In a task of its own: what is being claimed while a drain begins is not left to its lease.
@@ -129,7 +127,7 @@ class JobRunner:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        self._has_ended.set()
+        self._job_ended.wake()
 
     async def _begin(self, tickets: Sequence[Ticket], tasks: asyncio.TaskGroup) -> None:
         """Claim a job for each of the tickets and begin it; acknowledge those for which there is none."""

@@ -16,7 +16,7 @@ from control_plane.jobs.charging import charge
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.sweeps import Care, sweep
 from control_plane.jobs.domain.transitions import RetryPolicy
-from control_plane.jobs.ports import EVERY_JOB, JobQueue, JobStore, Load, Spool, UsageSums
+from control_plane.jobs.ports import EVERY_JOB, JobBackend, Load, UsageSums
 
 _log = logging.getLogger(__name__)
 
@@ -33,14 +33,12 @@ _ORPHAN_AFTER_S = 3600.0
 
 
 class Sweeper:
-    """Sweeper of one process; `run` runs it."""
+    """Sweeper of one process for jobs that nobody looks after any more; `run` runs it."""
 
     def __init__(
         self,
+        backend: JobBackend,
         *,
-        store: JobStore,
-        queue: JobQueue,
-        spool: Spool,
         usage: UsageSums,
         policy: RetryPolicy,
         kept: Load,
@@ -51,7 +49,7 @@ class Sweeper:
         """`kept` is what each tenant keeps of its ended jobs at most; `on_ended` is told of each job that this has ended; `today_s` is
         seconds since 1970, `now_s` the loop's time.
         """
-        self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
+        self._store, self._queue, self._spool, self._usage = backend.store, backend.queue, backend.spool, usage
         self._policy = policy
         self._kept, self._on_ended = kept, on_ended
         self._today_s, self._now_s = today_s, now_s

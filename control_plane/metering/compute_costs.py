@@ -55,19 +55,15 @@ class ComputeCosts:
         charges: ComputeCharges,
         *,
         settles: bool = True,
-        every_s: tuple[float, float] = (CHARGE_EVERY_S, POLL_EVERY_S),
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`settles` is False in a worker, whose parent settles the `charges`.
-
-        `every_s` are the seconds between polls of Triton: while charges are open, and otherwise.
-        """
+        """`settles` is False in a worker, whose parent settles the `charges`."""
         self.charges = charges
         self.charge = charges.add
         self._models = models
         self._servers = servers
         self._settles = settles
-        self._charge_every_s, self._poll_every_s = every_s if settles else (every_s[1],) * 2
+        self._charge_every_s = CHARGE_EVERY_S if settles else POLL_EVERY_S
         self._now_s = now_s
         self._polled_s = now_s()
         self._model_costs: Mapping[str, ModelCost] = {}
@@ -113,7 +109,7 @@ class ComputeCosts:
 
     async def _wait_for_charges(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._poll_every_s):
+            async with asyncio.timeout(POLL_EVERY_S):
                 await self.charges.wait_until_open()
 
     async def read_models(self) -> None:
@@ -162,7 +158,7 @@ class ComputeCosts:
         """
         is_any_unknown = any(cost.by_variant and model not in self._reported for model, cost in self._model_costs.items())
         server = next(iter(self._servers.answering.values()), None)
-        if not is_any_unknown or server is None or now_s - self._asked_s < self._poll_every_s:
+        if not is_any_unknown or server is None or now_s - self._asked_s < POLL_EVERY_S:
             return frozenset()
         self._asked_s = now_s
         try:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.node.domain.messages import Contents, KnownContents
 from control_plane.node.domain.promises import Promises
@@ -30,7 +30,7 @@ class NodeBoard:
         self._links: dict[GatewayLink, int] = {}
         """Gateway -> the number that it has acknowledged last."""
         self._number = 0
-        self._changed = asyncio.Event()
+        self._changed = Broadcast()
 
     def join(self, link: GatewayLink) -> Contents:
         """Tell a gateway of all changes from now on; returns all that is known now."""
@@ -43,7 +43,7 @@ class NodeBoard:
         self._links.pop(link, None)
         if says_goodbye:
             self._promises.released(link)
-        self._changed.set()
+        self._changed.wake()
 
     def promised(self, link: GatewayLink) -> None:
         """Note that a gateway's ping is being answered."""
@@ -53,7 +53,7 @@ class NodeBoard:
         """Note that a gateway applies this message and all before it."""
         if link in self._links:
             self._links[link] = max(self._links[link], number)
-        self._changed.set()
+        self._changed.wake()
 
     # `models/ports.FingerprintBoard`
 
@@ -94,10 +94,7 @@ class NodeBoard:
         while (left_s := until_s - self._now_s()) > 0:
             if self._links.get(link, -1) >= number or self._promises.left_s(link, self._now_s()) == 0.0:
                 return True
-            self._changed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._changed.wait()
+            await self._changed.wait(left_s)
         return self._links.get(link, -1) >= number or link not in self._links
 
     async def _wait_until(self, until_s: float) -> None:

@@ -13,12 +13,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.model import ModelVersion
 from control_plane.metering.domain.compute_units import ModelCost
 from control_plane.models.domain.description import DescribedModel
 from control_plane.models.ports import FingerprintBoard
+from control_plane.node.connection import NodeConnection
 from control_plane.node.domain.fence import Term
 from control_plane.node.domain.messages import (
     Acknowledge,
@@ -53,7 +55,6 @@ _TIMES_TURNED_AWAY = 2
 _MAX_UNTAKEN = 16
 """Messages that have come and are not taken in yet; then no more are read, so what a node says without an end waits on its
 own host. Each may be as large as a message may be."""
-_NO_INDEX: tuple[int, list[ModelVersion]] = (0, [])
 _NOT_YET = "it has not been reached yet"
 
 AnswerT = TypeVar("AnswerT", Done, Index, Memory)
@@ -95,31 +96,23 @@ class RemoteNode:
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._known: set[str] = set()
         """Models of which the node has said what it has loaded, or that it is uncertain."""
-        self._link: NodeLink | None = None
-        self._state: TritonState | None = None
-        """What the node has said of its Triton over this connection; None until it has said everything."""
-        self._first_state = TritonState("", "Triton is starting")
-        self._index: tuple[int, list[ModelVersion]] = _NO_INDEX
-        """Edition and lines of the index that the node has told last over this connection."""
-        self._first: Contents | None = None
-        """What the node has loaded, until the connection's first pong."""
-        self._named: set[str] = set()
-        """Models that the node has named over this connection."""
-        self._wrong: WrongMessage | None = None
-        self._valid_until_s = 0.0
-        self._pinged_s = 0.0
-        """When the latest ping was sent: an answer to a later one would be relied on for ever."""
+        self._connection: NodeConnection | None = None
         self._why_away = _NOT_YET
         self._logged = ""
         """Why the node is away, as was logged last; empty while it is connected."""
         self._turned_away = 0
         """Connections in a row that the node's host has refused, or closed at once."""
-        self._changed = asyncio.Event()
+        self._changed = Broadcast()
 
     @property
     def life(self) -> str:
         """The life of Triton that the node tells of; empty where it is down, or the node is away."""
         return "" if self._state is None else self._state.life
+
+    @property
+    def _state(self) -> TritonState | None:
+        """What the node has said of its Triton over this connection; None until it has said everything."""
+        return None if self._connection is None else self._connection.state
 
     @property
     def is_connected(self) -> bool:
@@ -149,7 +142,6 @@ class RemoteNode:
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is true of this node."""
         while not is_so():
-            self._changed.clear()
             await self._changed.wait()
 
     def call_number(self) -> int:
@@ -160,11 +152,12 @@ class RemoteNode:
         """Make a call and return its answer. The message is sent before anything is awaited. Raises what the
         node says; UpstreamUnavailable: the node is away, or goes away meanwhile, when the call may have been
         carried out or not."""
-        if self._link is None or self._state is None:
+        connection = self._connection
+        if connection is None or connection.state is None:
             raise UpstreamUnavailable(f"{self.why_away}; try again shortly")
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            self._link.send(message)
+            connection.link.send(message)
             answer = await waiting
         finally:
             self._waiting.pop(number, None)
@@ -176,15 +169,15 @@ class RemoteNode:
 
     def tell(self, message: Message) -> None:
         """Send a message without an answer; it is dropped while the node is away."""
-        if self._link is not None:
-            self._link.send(message)
+        if self._connection is not None:
+            self._connection.link.send(message)
 
     async def index(self, term: Term | None) -> list[ModelVersion]:
         """Return Triton's index; with a term, holders of older ones change nothing from then on. Raises
         UpstreamUnavailable."""
-        number = self.call_number()
-        await self.call(LookIndex(number, self._index[0], term), number, Index)
-        return self._index[1]
+        number, connection = self.call_number(), self._connection
+        await self.call(LookIndex(number, 0 if connection is None else connection.index[0], term), number, Index)
+        return [] if connection is None else connection.index[1]
 
     def suspect(self, model: str, since_s: float) -> None:
         """Tell the node of a model that seems to hang, since then on the event loop's clock."""
@@ -193,13 +186,13 @@ class RemoteNode:
     @property
     def is_away(self) -> bool:
         """Whether there is no connection to the node."""
-        return self._link is None
+        return self._connection is None
 
     def reconnect(self) -> None:
         """End the connection, if it is in use: over the next one the node says anew what its Triton has."""
-        if self._link is not None and self._state is not None:
-            self._link.close()
-            self._link = self._state = None
+        if self._connection is not None and self._connection.state is not None:
+            self._connection.link.close()
+            self._connection = None
 
     async def forget_contents(self) -> None:
         """Forget what the node's Triton had: it is gone, or no request goes there before the node has said anew
@@ -220,7 +213,7 @@ class RemoteNode:
                 self._note_away(str(exc))
             except (OSError, TimeoutError) as exc:
                 self._turned_away = self._turned_away + 1 if isinstance(exc, ConnectionError) else 0
-                self._changed.set()
+                self._changed.wake()
                 self._note_away(str(exc) or f"no answer within {_CONNECT_TIMEOUT_S:g} s")
             except WrongMessage as exc:
                 self._note_away(f"it does not keep to the protocol: {exc}")
@@ -239,15 +232,16 @@ class RemoteNode:
     async def _use(self, link: NodeLink) -> bool:
         """Use one connection until it ends; returns whether the node has said everything over it. Raises
         WrongMessage."""
-        self._link, self._wrong, self._named, was_complete = link, None, set(), False
+        connection = self._connection = NodeConnection(link)
         inbox: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_UNTAKEN)
+        was_complete = False
         try:
             async with asyncio.TaskGroup() as tasks:
-                receiving = tasks.create_task(self._receive(link, inbox), name=f"from-node-{self.name}")
-                pinging = tasks.create_task(self._ping(link), name=f"ping-node-{self.name}")
-                while self._wrong is None and (message := await inbox.get()) is not None and self._link is link:
-                    await self._take(link, message)
-                    was_complete = was_complete or self._state is not None
+                receiving = tasks.create_task(self._receive(connection, inbox), name=f"from-node-{self.name}")
+                pinging = tasks.create_task(self._ping(connection), name=f"ping-node-{self.name}")
+                while connection.wrong is None and (message := await inbox.get()) is not None and self._connection is connection:
+                    await self._take(connection, message)
+                    was_complete = was_complete or connection.state is not None
                 receiving.cancel()
                 pinging.cancel()
         except asyncio.CancelledError:
@@ -255,9 +249,9 @@ class RemoteNode:
             raise
         finally:
             link.close()
-            await self._end_of_link()
-        if self._wrong is not None:
-            raise self._wrong
+            await self._end_of_connection()
+        if connection.wrong is not None:
+            raise connection.wrong
         if was_complete:
             self._note_away("the connection broke, or the node said nothing any more")
         return was_complete
@@ -268,13 +262,12 @@ class RemoteNode:
         link.send(Goodbye())
         await link.flush(timeout_s=_GOODBYE_S)
 
-    async def _end_of_link(self) -> None:
-        self._link = self._state = self._first = None
-        self._index = _NO_INDEX
+    async def _end_of_connection(self) -> None:
+        self._connection = None
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(UpstreamUnavailable(f"the connection to the node at {self.connector.address} broke"))
-        self._changed.set()
+        self._changed.wake()
         await self._make_unknown()
 
     async def _make_unknown(self) -> None:
@@ -283,18 +276,18 @@ class RemoteNode:
             await self._board.publish(dict.fromkeys(self._known))
         self._relies_until(self.name, None)
 
-    async def _receive(self, link: NodeLink, inbox: asyncio.Queue[Message | None]) -> None:
+    async def _receive(self, connection: NodeConnection, inbox: asyncio.Queue[Message | None]) -> None:
         """Read messages: answers are for those who wait for them, descriptions hold at once; all else is taken in its
         order."""
         try:
-            while (message := await link.receive()) is not None:
+            while (message := await connection.link.receive()) is not None:
                 match message:
                     case Done(number) | Memory(number) | Failed(number):
                         self._answered(number, message)
                     case Described():  # before an answer that follows it: a model is placed by what it says
-                        self._note_models(message)
+                        self._note_models(connection, message)
                     case Index(number):
-                        self._note_index(message)
+                        connection.note_index(message)
                         if number:
                             self._answered(number, message)
                         else:
@@ -303,68 +296,64 @@ class RemoteNode:
                         await inbox.put(message)
                 await asyncio.sleep(0)  # what has come already is read without a wait, however much it is
         except WrongMessage as exc:
-            self._wrong = exc
+            connection.wrong = exc
         await inbox.put(None)
 
-    def _note_models(self, described: Described) -> None:
-        self._named |= described.models.keys() | described.costs.keys()
+    def _note_models(self, connection: NodeConnection, described: Described) -> None:
+        connection.named |= described.models.keys() | described.costs.keys()
         _apply(self.models, described.models)
         _apply(self.costs, described.costs)
         self.on_models()
-
-    def _note_index(self, index: Index) -> None:
-        """Keep an index for answers that it is still the same. Raises WrongMessage."""
-        if index.lines is not None:
-            self._index = index.edition, [ModelVersion(*line) for line in index.lines]
-        elif not index.number or index.edition != self._index[0]:
-            raise WrongMessage(f"edition {index.edition} of the index was not told")
 
     def _answered(self, number: int, message: Message) -> None:
         waiting = self._waiting.get(number)
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
 
-    async def _take(self, link: NodeLink, message: Message) -> None:
+    async def _take(self, connection: NodeConnection, message: Message) -> None:
         """Take in one message; the next is looked at afterwards, so that a pong counts only once every process
         applies what was said before it."""
         match message:
-            case Pong(sent_s) if sent_s <= self._pinged_s:
-                self._valid_until_s = sent_s + VALID_S
-                self._relies_until(self.name, self._valid_until_s)
-                if self._first is not None:
-                    await self._begin(link, self._first)
+            case Pong(sent_s) if sent_s <= connection.pinged_s:
+                connection.valid_until_s = sent_s + VALID_S
+                self._relies_until(self.name, connection.valid_until_s)
+                if connection.first is not None:
+                    await self._begin(connection, connection.first)
             case Pong():
-                self._wrong = WrongMessage("it answers a ping that was not sent yet")
+                connection.wrong = WrongMessage("it answers a ping that was not sent yet")
             case TritonState():
-                self._state, self._first_state = (None if self._state is None else message), message
-            case Contents(number, changes, gone) if self._state is not None:
+                if connection.state is None:
+                    connection.first_state = message
+                else:
+                    connection.state = message
+            case Contents(number, changes, gone) if connection.state is not None:
                 await self._apply_contents(changes, gone)
-                link.send(Acknowledge(number))
+                connection.link.send(Acknowledge(number))
             case Contents(number, changes, gone):  # what changes before the first pong adds to what was said first
-                known = changes if self._first is None else {**self._first.changes, **changes}
-                self._first = Contents(number, {name: each for name, each in known.items() if name not in gone})
+                known = changes if connection.first is None else {**connection.first.changes, **changes}
+                connection.first = Contents(number, {name: each for name, each in known.items() if name not in gone})
             case Complete():
                 pass  # the first pong comes after it
             case StubDied(model, how):
                 self._stub_died(self.name, model, how)
             case Index():
-                self.on_index(self._index[1])
+                self.on_index(connection.index[1])
             case _:
-                self._wrong = WrongMessage(f"{type(message).__name__} is no message to a gateway")
-        self._changed.set()
+                connection.wrong = WrongMessage(f"{type(message).__name__} is no message to a gateway")
+        self._changed.wake()
 
-    async def _begin(self, link: NodeLink, first: Contents) -> None:
+    async def _begin(self, connection: NodeConnection, first: Contents) -> None:
         """Begin to use the node: it has said everything, and has answered a ping since, so that what it has
         said may be relied on."""
-        self._first = None
+        connection.first = None
         for known in (self.models, self.costs):  # what is gone since the last connection was not named
-            for name in known.keys() - self._named:
+            for name in known.keys() - connection.named:
                 del known[name]
         before, self._known = self._known - first.changes.keys(), set()
         await self._board.forget(before)
         await self._apply_contents(first.changes, first.gone)
-        link.send(Acknowledge(first.number))
-        self._state, self._logged = self._first_state, ""
+        connection.link.send(Acknowledge(first.number))
+        connection.state, self._logged = connection.first_state, ""
         _log.info("the node of server %s is connected, at %s", self.name, self.connector.address)
 
     async def _apply_contents(self, changes: Mapping[str, tuple[bytes, bool, bool] | None], gone: tuple[str, ...]) -> None:
@@ -374,14 +363,14 @@ class RemoteNode:
         if gone:
             await self._board.forget(gone)
 
-    async def _ping(self, link: NodeLink) -> None:
+    async def _ping(self, connection: NodeConnection) -> None:
         """Send pings, and end the connection when none has been answered in time."""
-        self._valid_until_s = self._now_s() + VALID_S
-        while self._now_s() < self._valid_until_s:
-            self._pinged_s = self._now_s()
-            link.send(Ping(self._pinged_s, dict(self._awaited(self.name))))
-            await asyncio.sleep(max(0.0, min(PING_EVERY_S, self._valid_until_s - self._now_s())))
-        link.close()
+        connection.valid_until_s = self._now_s() + VALID_S
+        while self._now_s() < connection.valid_until_s:
+            connection.pinged_s = self._now_s()
+            connection.link.send(Ping(connection.pinged_s, dict(self._awaited(self.name))))
+            await asyncio.sleep(max(0.0, min(PING_EVERY_S, connection.valid_until_s - self._now_s())))
+        connection.link.close()
 
 
 ValueT = TypeVar("ValueT")

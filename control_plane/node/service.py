@@ -83,7 +83,6 @@ class NodeService:
         *,
         suspect: Callable[[str, float], None] = lambda model, since_s: None,
         now_s: Callable[[], float],
-        fence: Fence | None = None,
     ) -> None:
         """`suspect` is told of a model that seems to hang and since when, on the event loop's clock; `now_s`
         runs on while the machine sleeps."""
@@ -93,7 +92,7 @@ class NodeService:
         self._told = ToldModels(files)
         self._suspect = suspect
         self._now_s = now_s
-        self._fence = fence or Fence()
+        self._fence = Fence()
         self._tasks = TaskOwner("models cannot be changed")
         self._gateways: dict[GatewayLink, _Gateway] = {}
         self._triton_index = SettledIndex(lambda: member.ask(lambda upstream: upstream.control.index()), now_s=now_s)

@@ -5,12 +5,12 @@ metrics page.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from enum import StrEnum
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain, zip_longest
-from operator import add, attrgetter
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
@@ -301,94 +301,61 @@ class RequestCounts:
 
 def total(parts: Iterable[RequestCounts]) -> RequestCounts:
     """Sum the counts of several processes."""
-    parts = list(parts)
-    took: dict[tuple[str, Frontend], DurationHistogram] = {}
-    for one in chain.from_iterable(part.took for part in parts):
-        took[one.model, one.frontend] = _add(took.get((one.model, one.frontend)), one)
-    pairs: dict[tuple[str, str, Half], CopiedDurations] = {}
-    for each in chain.from_iterable(part.copied_took for part in parts):
-        key = (each.route, each.model, each.half)
-        pairs[key] = _add(pairs.get(key), each)
-    shared = [part.shared_cache for part in parts if part.shared_cache is not None]
-    return RequestCounts(
-        ended=_sum_rows(OutcomeCount, (part.ended for part in parts)),
-        took=tuple(took.values()),
-        in_flight=sum(part.in_flight for part in parts),
-        loop_late_s=max((part.loop_late_s for part in parts), default=0.0),
-        shed=_sum_rows(ShedCount, (part.shed for part in parts)),
-        computed=_sum_rows(ComputedCount, (part.computed for part in parts)),
-        units=_sum_rows(UnitsCount, (part.units for part in parts)),
-        unmetered=sum(part.unmetered for part in parts),
-        spans_lost=sum(part.spans_lost for part in parts),
-        cached=_sum_rows(CacheStatusCount, (part.cached for part in parts)),
-        holding=reduce(_sum, (part.holding for part in parts), CacheSize()),
-        shared_cache=reduce(_sum, shared) if shared else None,
-        shared_cache_away=sum(part.shared_cache_away for part in parts),
-        shared_cache_answer_s=max((part.shared_cache_answer_s for part in parts), default=0.0),
-        refused=_sum_rows(FleetRefusalCount, (part.refused for part in parts)),
-        waited=reduce(_sum_of_waits, (part.waited for part in parts), WaitHistogram()),
-        retries=_sum_rows(RetryCount, (part.retries for part in parts)),
-        queries_of_death=reduce(_sum, (part.queries_of_death for part in parts), QueryOfDeathCounts()),
-        hedges=_sum_rows(HedgeCount, (part.hedges for part in parts)),
-        hedged_units=sum((part.hedged_units for part in parts), 0.0),
-        copied=_sum_rows(CopiedCount, (part.copied for part in parts)),
-        copied_took=tuple(pairs.values()),
-        budgets=_sum_rows(BudgetCount, (part.budgets for part in parts)),
-        deliveries=_sum_rows(DeliveryCount, (part.deliveries for part in parts)),
-        work=total_work(chain.from_iterable(part.work for part in parts)),
-        events=_sum_rows(EventCount, (part.events for part in parts)),
-        regions=_sum_rows(RegionCount, (part.regions for part in parts)),
-        guests=sum(part.guests for part in parts),
-    )
+    parts = list(parts) or [RequestCounts()]
+    return RequestCounts(**{each.name: _sum_of(each.name, [getattr(part, each.name) for part in parts]) for each in fields(RequestCounts)})
 
 
-RowT = TypeVar(
-    "RowT",
-    OutcomeCount,
-    ComputedCount,
-    ShedCount,
-    UnitsCount,
-    CacheStatusCount,
-    FleetRefusalCount,
-    RetryCount,
-    HedgeCount,
-    CopiedCount,
-    BudgetCount,
-    DeliveryCount,
-    EventCount,
-    RegionCount,
-)
+def _sum_of(name: str, values: list[Any]) -> Any:
+    """Sum one field of `RequestCounts`: as `_SUMS` says, else rows by their `count`, and numbers."""
+    return _SUMS.get(name, _sum_rows if isinstance(values[0], tuple) else sum)(values)
 
 
-def _sum_rows(kind: type[RowT], parts: Iterable[tuple[RowT, ...]]) -> tuple[RowT, ...]:
-    """Add the counts of rows that are equal but for their `count`, which is the last field of each kind."""
-    values_of = attrgetter(*kind.__match_args__)
+def _sum_rows(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Add the counts of rows of one kind that are equal but for their `count`, the last field."""
+    rows = list(chain.from_iterable(parts))
     sums: Counter[tuple[Any, ...]] = Counter()
-    for row in chain.from_iterable(parts):
-        *key, count = values_of(row)
+    for *key, count in _values(rows):
         sums[tuple(key)] += count
-    make: Callable[..., RowT] = kind
-    return tuple(make(*key, count) for key, count in sums.items())
+    return tuple(type(rows[0])(*key, count) for key, count in sums.items())
 
 
-def _sum_of_waits(one: WaitHistogram, other: WaitHistogram) -> WaitHistogram:
+def _sum_histograms(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Add histograms of one kind that are equal but for `buckets` and `seconds`, the last fields."""
+    rows = list(chain.from_iterable(parts))
+    sums: dict[tuple[Any, ...], Any] = {}
+    for row, (*key, _, _) in zip(rows, _values(rows), strict=True):
+        sums[tuple(key)] = row if (so_far := sums.get(tuple(key))) is None else _add(so_far, row)
+    return tuple(sums.values())
+
+
+def _values(rows: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    """Yield the fields of dataclasses of one kind, without the copies that `astuple` makes."""
+    return map(attrgetter(*rows[0].__match_args__), rows) if rows else ()
+
+
+HistogramT = TypeVar("HistogramT", DurationHistogram, CopiedDurations, WaitHistogram)
+
+
+def _add(one: HistogramT, other: HistogramT) -> HistogramT:
     buckets = tuple(map(sum, zip_longest(one.buckets, other.buckets, fillvalue=0)))
-    return WaitHistogram(buckets, one.seconds + other.seconds)
+    return replace(one, buckets=buckets, seconds=one.seconds + other.seconds)
 
 
-SumT = TypeVar("SumT", CacheSize, QueryOfDeathCounts, SharedCacheCounts)
+def _sum_numbers(values: Iterable[Any]) -> Any:
+    """Add dataclasses of numbers field by field, without those that are None; None where all are."""
+    present = [value for value in values if value is not None]
+    return type(present[0])(*map(sum, zip(*map(astuple, present), strict=True))) if present else None
 
 
-def _sum(one: SumT, other: SumT) -> SumT:
-    """Add two dataclasses of numbers field by field."""
-    return type(one)(*map(add, astuple(one), astuple(other)))
-
-
-HistogramT = TypeVar("HistogramT", DurationHistogram, CopiedDurations)
-
-
-def _add(sum_so_far: HistogramT | None, more: HistogramT) -> HistogramT:
-    if sum_so_far is None:
-        return more
-    buckets = tuple(one + other for one, other in zip(sum_so_far.buckets, more.buckets, strict=True))
-    return replace(more, buckets=buckets, seconds=sum_so_far.seconds + more.seconds)
+_SUMS: Mapping[str, Callable[[list[Any]], Any]] = {
+    "took": _sum_histograms,
+    "copied_took": _sum_histograms,
+    "waited": partial(reduce, _add),
+    "work": lambda parts: total_work(chain.from_iterable(parts)),
+    "holding": _sum_numbers,
+    "queries_of_death": _sum_numbers,
+    "shared_cache": _sum_numbers,
+    "loop_late_s": max,
+    "shared_cache_answer_s": max,
+}
+"""How those fields of `RequestCounts` are summed that are neither rows with a `count` nor numbers to be added."""

@@ -12,9 +12,9 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from math import inf
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.algorithms.backoff import RestartLimits, count_failures, restart_delay_s
 from control_plane.core.algorithms.silence import SilenceLimits
 from control_plane.core.errors import ControlPlaneError, StartupError
@@ -99,7 +99,7 @@ class Supervisor:
         """Deaths in a row."""
         self._explained = 0
         """How many of them have a known cause."""
-        self._is_explained = asyncio.Event()
+        self._explanation = Broadcast()
         self._process: TritonProcess | None = None
 
     def held_memory(self) -> HeldMemory | None:
@@ -110,7 +110,7 @@ class Supervisor:
         """Note that Triton died under a request that is refused now: that death does not count in the back-off, which may end
         sooner."""
         self._explained = min(self._explained + 1, self._failures + 1)  # one may not be counted yet
-        self._is_explained.set()
+        self._explanation.wake()
 
     async def run(self) -> None:
         """Supervise until cancelled; a cancellation ends Triton and all it started within four and a half
@@ -142,10 +142,7 @@ class Supervisor:
         now_s = asyncio.get_running_loop().time
         began_s = now_s()
         while (left_s := began_s + self._delay_s - now_s()) > 0.0:
-            self._is_explained.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._is_explained.wait()
+            await self._explanation.wait(left_s)
 
     async def _live_once(self) -> str:
         """Start Triton, serve until it ends, and return how it ended.

@@ -94,7 +94,7 @@ def _measure_variant(variant: str, sequences: dict[str, Sequences], arguments: a
 
 
 class _Triton:
-    """Asks one model at a time."""
+    """Load generator for one Triton: asks one model at a time, and reads what Triton has counted of it."""
 
     def __init__(self, addresses: dict[str, str], arguments: argparse.Namespace) -> None:
         self._addresses, self._callers = addresses, arguments.callers

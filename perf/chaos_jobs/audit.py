@@ -22,7 +22,7 @@ from control_plane.jobs.adapters.folder_spool import FolderSpool
 from control_plane.jobs.adapters.polled_tickets import PolledTickets
 from control_plane.jobs.domain.job import UNCHARGED_S, Job
 from control_plane.jobs.domain.transitions import RetryPolicy
-from control_plane.jobs.ports import JobStore, Load
+from control_plane.jobs.ports import JobBackend, JobStore, Load
 from control_plane.jobs.sweeper import Sweeper
 from control_plane.metering.domain.usage import EVERY_DAY, Usage
 from perf.chaos_jobs.findings import Findings
@@ -135,8 +135,13 @@ async def judge_remains(site: Site, findings: Findings) -> None:
     usage = await open_usage_store(SecretStr(site.redis.url), Path())
     spool, shelf = FolderSpool(site.spool), FolderShelf(site.spool / "batches")
     async with _store(site) as store:
-        own: dict[str, Any] = {"store": store, "queue": PolledTickets(store), "spool": spool, "usage": usage}
-        sweeper = Sweeper(**own, policy=RetryPolicy(), kept=_EVERYTHING, today_s=lambda: much_later_s)
+        sweeper = Sweeper(
+            JobBackend(store, PolledTickets(store), spool),
+            usage=usage,
+            policy=RetryPolicy(),
+            kept=_EVERYTHING,
+            today_s=lambda: much_later_s,
+        )
         while await _patiently(partial(store.jobs_of, None, state=None, before="", limit=1)):
             await _patiently(sweeper.sweep)
         for _ in range(256):  # each looks at one part of the spool, or more, for files without a record

@@ -55,7 +55,7 @@ class AcceptedBatch:
 
 
 class Callers:
-    """All callers of a drill."""
+    """Callers of a drill: they hand in jobs and batches, and remember what they were promised."""
 
     def __init__(self, addresses: list[str], keys: dict[str, str], seed: int) -> None:
         self._addresses = addresses

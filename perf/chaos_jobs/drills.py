@@ -47,7 +47,7 @@ Act = Callable[[Scene], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """One row of the table."""
+    """Drill: what is done to the gateways and their stores, and what callers see of it."""
 
     name: str
     act: Act

@@ -15,7 +15,7 @@ FAILURES = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, Val
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer."""
+    """Answer to one HTTP request."""
 
     status: int
     fields: Mapping[str, str]

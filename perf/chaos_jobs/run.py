@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One drill. What counts a wrong is 0 where all is well."""
+    """Result of one drill. What counts a wrong is 0 where all is well."""
 
     accepted: int = 0
     """Jobs that a caller was promised."""

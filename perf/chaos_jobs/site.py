@@ -71,7 +71,7 @@ class Worker:
 
 @dataclass(slots=True)
 class Site:
-    """What there is."""
+    """Site of a drill: the processes that run, with their folder and keys."""
 
     folder: Path
     redis: Redis

@@ -84,7 +84,7 @@ def _served(peers: list[Peer]) -> list[str]:
 
 
 class _Scenario:
-    """The runs, each with texts of its own."""
+    """Runs of the scenario, each with texts of its own."""
 
     def __init__(self, texts: Texts, arguments: argparse.Namespace) -> None:
         self._texts, self._callers, self._seconds = texts, arguments.callers, arguments.seconds

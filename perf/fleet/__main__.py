@@ -51,7 +51,7 @@ _SETTLE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all ways have in common."""
+    """Bench that all ways of serving the trace have in common: the models, their sizes, and the trace."""
 
     models: Path
     alone: AllAlone
@@ -64,7 +64,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """One run."""
+    """Outcome of one run of the trace."""
 
     answers: Answers
     seconds: float

@@ -26,7 +26,7 @@ _SEED = 22
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """One model."""
+    """Measurements of one model that has a Triton to itself."""
 
     resident_bytes: int
     """After requests, which take their part; with its stub."""

@@ -27,7 +27,7 @@ _SEED = 21
 
 @dataclass(slots=True)
 class Answers:
-    """Of a trace's requests."""
+    """Latencies and failures of a trace's requests."""
 
     latencies_s: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)

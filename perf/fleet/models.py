@@ -39,7 +39,7 @@ dynamic_batching {{ }}
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """One of them."""
+    """Text encoder of one size."""
 
     hidden: int
     layers: int
@@ -114,7 +114,7 @@ def _model(encoder: Encoder, random: np.random.Generator) -> onnx.ModelProto:
 
 
 class _Graph:
-    """Grows node by node; what its methods take and return are the names of values."""
+    """Builder of an ONNX graph, node by node; what its methods take and return are the names of values."""
 
     def __init__(self, random: np.random.Generator) -> None:
         self.nodes: list[onnx.NodeProto] = []

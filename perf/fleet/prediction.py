@@ -22,7 +22,7 @@ _SEED = 23
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """As measured."""
+    """Memory and times of the models as they were measured, which the simulator is given."""
 
     resident_bytes: Mapping[str, int]
     alone: Mapping[str, Alone]

@@ -42,7 +42,7 @@ class Run:
 
 @dataclass(slots=True)
 class Memory:
-    """What each Triton beneath a process held, over time."""
+    """Samples of the memory of each Triton beneath a process, over time."""
 
     times_s: list[float] = field(default_factory=list)
     """From the first sample on."""

@@ -36,7 +36,7 @@ _LOG_LINE = re.compile(r"""^(\S+) I .*"(?:loading: ([^:"]+):\d+|successfully loa
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """One Triton."""
+    """Triton that was started, with its client."""
 
     process: EmbeddedTriton
     upstream: UpstreamClient
@@ -73,7 +73,7 @@ async def _triton(models: Path, state: Path) -> AsyncIterator[Started]:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """Of Tritons with their state somewhere beneath one folder, by their logs."""
+    """Loads and unloads of the Tritons with their state beneath one folder, as their logs have them."""
 
     load_s: list[float]
     """What each load took. Logs have whole seconds only; a mean of many is right nevertheless."""

@@ -24,7 +24,7 @@ _POLL_S = 0.02
 
 @dataclass(slots=True)
 class Done:
-    """What the proxy had its Tritons do."""
+    """Loads and unloads that the proxy had its Tritons do."""
 
     load_s: list[float] = field(default_factory=list)
     unload_s: list[float] = field(default_factory=list)

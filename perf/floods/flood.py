@@ -11,7 +11,7 @@ Pieces = Callable[[bytes], Iterator[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """One row of the table."""
+    """Flood: what a client without an end sends, over how many connections."""
 
     name: str
     protocol: str

@@ -25,7 +25,7 @@ _GOAWAY = re.compile(rb"\x07\0{5}.{4}(\0{3}[\0-\x0d])", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Flooded:
-    """What came of a flood."""
+    """Outcome of a flood."""
 
     sent_bytes: int
     connections: int

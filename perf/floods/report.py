@@ -32,7 +32,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the bystander's requests took."""
+    """Latencies of the bystander's requests during one flood."""
 
     live_p50_ms: float
     live_p99_ms: float

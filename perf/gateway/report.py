@@ -35,7 +35,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """On what Tidegate adds or carries, against a peer; wanted with the smallest tensor."""
+    """Limit on what Tidegate adds or carries, against a peer; wanted with the smallest tensor."""
 
     what: str
     key: str

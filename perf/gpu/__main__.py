@@ -101,7 +101,7 @@ def _gateway(name: str, started: Tidegate) -> Peer:
 
 
 class _Loads:
-    """The runs, each with texts of its own."""
+    """Runs of the scenario, each with texts of its own."""
 
     def __init__(self, texts: Texts, arguments: argparse.Namespace) -> None:
         self._texts, self._arguments = texts, arguments

@@ -109,7 +109,7 @@ def _interleaved(bench: _Bench, rounds: int) -> dict[Case, list[Run]]:
 
 
 class _Cpus:
-    """CPUs of this machine, from now on."""
+    """Meter of the CPU time of this machine, from now on."""
 
     def __init__(self) -> None:
         self._busy_s, self._idle_s = machine_cpu_s()

@@ -33,7 +33,7 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One run: from the first request sent to the last one answered."""
+    """Result of one run: from the first request sent to the last one answered."""
 
     seconds: float
     latencies_ms: Mapping[str, NDArray[np.float64]]
@@ -124,7 +124,7 @@ async def _call(state: _State, connection: _Connection, connect: Callable[[], Aw
 
 
 class _State:
-    """What all callers of a run share."""
+    """State that all callers of a run share."""
 
     started_s: float
     last_s: float
@@ -151,7 +151,7 @@ class _State:
 
 
 class _Connection(asyncio.Protocol):
-    """One with one request at a time; from one answer to the next request no task is woken."""
+    """Connection with one request at a time; from one answer to the next request no task is woken."""
 
     is_closed = False
     _rests: asyncio.Future[None] | None = None
@@ -194,7 +194,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Http(_Connection):
-    """HTTP/1.1 with Content-Length, which all servers here answer with."""
+    """Connection over HTTP/1.1; all servers here answer with Content-Length."""
 
     def __init__(self) -> None:
         self._buffer, self._end = b"", 0

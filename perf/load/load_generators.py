@@ -56,7 +56,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One run of a generator."""
+    """Result of one run of a generator."""
 
     requests: int
     seconds: float
@@ -70,7 +70,7 @@ class Loaded:
 
 
 class Http:
-    """wrk, one thread, a keep-alive connection per caller; `traced`, each request has a trace context and an id.
+    """Generator wrk: one thread, a keep-alive connection per caller; `traced`, each request has a trace context and an id.
 
     wrk itself takes whole seconds only. It ends in order when it is interrupted, so that is how a run ends that is shorter.
     """
@@ -115,7 +115,7 @@ def read_wrk(words: str) -> Loaded:
 
 
 class Grpc:
-    """h2load, one thread, a connection per caller with one call at a time."""
+    """Generator h2load: one thread, a connection per caller with one call at a time."""
 
     def __init__(self, echo: Echo, folder: Path, *, key: str = "none") -> None:
         self.key = key
@@ -128,7 +128,7 @@ class Grpc:
 
 
 class SocketHttp:
-    """HTTP/1.1 by h2load, a keep-alive connection per caller; for Unix sockets."""
+    """Generator h2load over HTTP/1.1: a keep-alive connection per caller; for Unix sockets."""
 
     def __init__(self, echo: Echo, folder: Path, *, key: str = "none") -> None:
         request, self.key = echo.http_request(), key

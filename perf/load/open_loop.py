@@ -25,7 +25,7 @@ _DEADLINE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One run."""
+    """Result of one run."""
 
     latencies_ms: Sequence[float]
     """Of all answers, also those that say what went wrong."""

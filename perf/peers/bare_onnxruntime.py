@@ -16,7 +16,7 @@ BATCHES = (1, 8, 32)
 
 
 class BareOnnxRuntime:
-    """A session with a thread per CPU."""
+    """Session of ONNX Runtime with a thread per CPU."""
 
     def __init__(self, file: Path) -> None:
         options = ort.SessionOptions()

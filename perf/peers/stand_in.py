@@ -19,7 +19,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class StandIn(asyncio.Protocol):
-    """One connection; requests have a Content-Length or no body."""
+    """Connection of the stand-in server; requests have a Content-Length or no body."""
 
     def __init__(self, answer: bytes) -> None:
         self._answer = answer

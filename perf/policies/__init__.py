@@ -18,7 +18,7 @@ from perf.policies.w_tinylfu import WTinyLfu
 
 
 class Policy(Protocol):
-    """Has a room of bytes."""
+    """Eviction policy of a cache that is bounded in bytes."""
 
     def use(self, key: int, size: int, cost: float) -> bool:
         """Whether it was there. If not, it is computed at that cost, and offered."""

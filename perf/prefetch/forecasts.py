@@ -148,7 +148,7 @@ class HybridHistogram:
 
 
 class Clairvoyant:
-    """Forecast that knows the trace."""
+    """Forecast that knows the trace, which no other can surpass."""
 
     weighs = True
 

@@ -69,7 +69,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
 
 
 class _Drill:
-    """Rollouts on one fleet."""
+    """Driver of rollouts on one fleet: begins one after the other, and notes how each ended."""
 
     def __init__(self, site: Fleet, weights: Sequence[int], pause_s: float) -> None:
         self._site, self._pause_s = site, pause_s

@@ -31,7 +31,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One request."""
+    """Request that was answered, and the model that its answer names."""
 
     route: str
     way: str

@@ -24,7 +24,7 @@ _LOOK_S = 0.05
 
 
 class Fleet:
-    """A started one."""
+    """Gateway with a fleet that was started, as an administrator has it."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway

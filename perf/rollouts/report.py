@@ -29,7 +29,7 @@ _NOT_COMPARED = Case("wrong", NO_SHADOW)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was seen; NaN for what a case does not measure."""
+    """Counts of what callers and rollouts saw; NaN for what a case does not measure."""
 
     rollouts: int = 0
     asked: int = 0

@@ -12,7 +12,7 @@ _SAMPLE = re.compile(r'^tidegate_cache_answers_total\{.*status="(\w+)"\} (\S+)$'
 
 @dataclass(frozen=True, slots=True)
 class CacheAnswers:
-    """Since the gateway started; what joined a request under way counts as found."""
+    """Counts of the cache's answers since the gateway started; what joined a request under way counts as found."""
 
     found: float
     asked: float

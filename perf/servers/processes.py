@@ -38,14 +38,14 @@ _PACKAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process and all beneath it hold now."""
+    """Threads and memory that a process and all beneath it hold now."""
 
     threads: int
     rss_bytes: int
 
 
 class Started(Protocol):
-    """A process, as `subprocess.Popen` has it."""
+    """Running process, as `subprocess.Popen` has it."""
 
     pid: int
 

@@ -33,7 +33,7 @@ log.file = false
 
 
 class RabbitmqServer:
-    """One that can be killed and started again with what it has on disk, and be held still."""
+    """RabbitMQ that can be killed and started again with what it has on disk, and be held still."""
 
     def __init__(self, folder: Path, config: str = CONFIG) -> None:
         """`config` is its rabbitmq.conf, with `PORT` where its port stands."""

@@ -23,7 +23,7 @@ _SERVICES = {"http": "HTTPService", "grpc": "GRPCInferenceService", "metrics": "
 
 @dataclass(frozen=True, slots=True)
 class Tidegate:
-    """A started one."""
+    """Running `tidegate serve`."""
 
     pid: int
     addresses: Mapping[str, str]

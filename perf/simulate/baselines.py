@@ -15,7 +15,7 @@ from control_plane.fleet.simulation.workload import Request
 
 
 class LruRouter:
-    """Each server keeps what was used last. A base: `choose` is missing."""
+    """Base of routers with which each server keeps the models that it used last; `choose` is missing."""
 
     tick_s: float | None = None
     requests_may_move = False
@@ -41,7 +41,7 @@ def least_recently_used(server: Server, needed_bytes: int) -> list[str] | None:
 
 
 class RoundRobin(LruRouter):
-    """Each server in its turn."""
+    """Router to each server in its turn."""
 
     def __init__(self) -> None:
         self._turn = 0
@@ -53,7 +53,7 @@ class RoundRobin(LruRouter):
 
 
 class RandomServer(LruRouter):
-    """Any server."""
+    """Router to any server, whatever it has loaded."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -63,7 +63,7 @@ class RandomServer(LruRouter):
 
 
 class LeastOutstanding(LruRouter):
-    """The server with the least work there; of several any."""
+    """Router to the server with the least work there; of several any."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -76,7 +76,7 @@ class LeastOutstanding(LruRouter):
 
 
 class ConsistentHash(LruRouter):
-    """By model, on a ring with 100 points for each server (Karger et al. 1997): "sticky"."""
+    """Router by the model's name, on a ring with 100 points for each server (Karger et al. 1997): "sticky"."""
 
     _POINTS = 100
 
@@ -102,7 +102,7 @@ class ConsistentHash(LruRouter):
 
 
 class BoundedHash(ConsistentHash):
-    """The next on the ring that has less than 1.25 times the mean (Mirrokni, Thorup and Zadimoghaddam 2018)."""
+    """Router to the next server on the ring that has less than 1.25 times the mean (Mirrokni, Thorup and Zadimoghaddam 2018)."""
 
     _FACTOR = 1.25
 

@@ -30,7 +30,7 @@ _REQUESTS, _MODELS = 16_000, 80
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What was given."""
+    """Published traces and measured load times that the command line names."""
 
     trace: GenTd26 | None = None
     load_times_s: list[float] | None = None

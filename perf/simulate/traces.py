@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +18,7 @@ MODEL_BYTES = 100 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What a trace is brought to."""
+    """Rate and times that a trace is brought to."""
 
     rate: float
     """Requests per second on average."""
@@ -49,17 +48,17 @@ def read_load_times_s(path: Path) -> list[float]:
     return [float(row["value"]) / 1000 for row in _rows(path, ("value",))]
 
 
-def at_random_times(trace: GenTd26, scale: Scale, random: Random, costs: Mapping[str, ModelCost] | None = None) -> Workload:
+def at_random_times(trace: GenTd26, scale: Scale, random: Random) -> Workload:
     """Poisson arrivals in the trace's order."""
     requests = poisson(random, trace.models, scale.rate, scale.service_s)
-    return Workload(requests, costs or alike(trace.models, scale.load_s))
+    return Workload(requests, alike(trace.models, scale.load_s))
 
 
-def at_its_own_times(trace: GenTd26, scale: Scale, costs: Mapping[str, ModelCost] | None = None) -> Workload:
+def at_its_own_times(trace: GenTd26, scale: Scale) -> Workload:
     """When they came, only faster: with all the bursts and pauses."""
     faster = trace.times_s[-1] * scale.rate / len(trace.models)
     requests = [Request(time_s / faster, model, scale.service_s) for time_s, model in sorted(zip(trace.times_s, trace.models, strict=True))]
-    return Workload(requests, costs or alike(trace.models, scale.load_s))
+    return Workload(requests, alike(trace.models, scale.load_s))
 
 
 def alike(models: list[str], load_s: float) -> dict[str, ModelCost]:

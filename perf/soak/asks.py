@@ -29,7 +29,7 @@ _BINARY_OUTPUT = '"parameters":{"binary_data_output":true}'
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request."""
+    """Request of the soak, with the answer that is right."""
 
     way: str
     model: str

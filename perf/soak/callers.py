@@ -69,7 +69,7 @@ def peak_per_s(gateway: Gateway, callers: int, seconds: float) -> float:
 
 
 class _Clients:
-    """All connections of one run."""
+    """Callers of the soak, with all their connections."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

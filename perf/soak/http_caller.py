@@ -17,7 +17,7 @@ class NoConnection(Exception):
 
 
 class HttpCaller:
-    """All connections to one gateway."""
+    """Pool of keep-alive connections to one gateway."""
 
     def __init__(self, address: str) -> None:
         self._host, _, port = address.rpartition(":")

@@ -71,7 +71,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
 
 
 class _Gateway:
-    """One with a limit of its own, and a key for each tenant."""
+    """Gateway with a limit of its own on requests at a model, and a key for each tenant."""
 
     def __init__(self, limit: int, addresses: dict[str, str], held: ExitStack) -> None:
         triton = f"http://{addresses['http']}?grpc_port={_port(addresses['grpc'])}&metrics_port={_port(addresses['metrics'])}"

@@ -25,7 +25,7 @@ _INFERENCES = {"small": ("echo", "INPUT0", _SMALL), "behind": ("hold", "SECONDS"
 
 
 class Caller(Protocol):
-    """One connection."""
+    """Client with one connection."""
 
     async def ask(self, what: str) -> None:
         """`live`, `ready`, `small` (an inference of `echo`) or `behind` (one of `hold` that takes no time itself).
@@ -40,7 +40,7 @@ class Caller(Protocol):
 
 
 class HttpCaller:
-    """Keep-alive; one request at a time. Connects when it is first used."""
+    """HTTP client with a keep-alive connection and one request at a time, which connects when it is first used."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -77,7 +77,7 @@ class HttpCaller:
 
 
 class GrpcCaller:
-    """One channel with a connection of its own; any number of calls at a time."""
+    """gRPC client with a channel and a connection of its own; any number of calls at a time."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=_UNLIMITED)

@@ -38,11 +38,11 @@ class BothWays:
     def triton_lives(self) -> bool:
         return _name(self._triton) == "tritonserver"
 
-    def await_triton(self, *, timeout_s: float = 120.0) -> None:
+    def await_triton(self) -> None:
         """Return at once if Triton is the one it was; else wait until there is a new one with its models."""
         if self.triton_lives():
             return
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + 120.0
         while self.running.said().count("Triton is up") == self._restarts:
             assert time.monotonic() < deadline_s, "Triton does not come back"
             time.sleep(0.1)

@@ -43,10 +43,10 @@ class RunningNode:
         self.tidegate = again.tidegate
 
 
-def secret_file(folder: Path, secret: str = SECRET) -> Path:
+def secret_file(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "node-secret"
-    path.write_text(secret + "\n")
+    path.write_text(SECRET + "\n")
     return path
 
 

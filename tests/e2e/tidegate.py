@@ -78,11 +78,11 @@ class Tidegate:
         flags = (line.split("\0") for line in proc_files(descendants(self.process.pid), "cmdline").values())
         return [(CONTROL_FIELD, next(each.removeprefix(flag) for each in chain.from_iterable(flags) if each.startswith(flag)))]
 
-    def stop(self, *, timeout_s: float = LONG_S) -> int:
+    def stop(self) -> int:
         """End it as Ctrl-C does; its exit status."""
         self.process.send_signal(signal.SIGINT)
         try:
-            return self.process.wait(timeout=timeout_s)
+            return self.process.wait(timeout=LONG_S)
         finally:
             self.close_relay()
 

@@ -15,6 +15,7 @@ from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.grpc.limits import GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.kserve.grpc import V2Grpc
+from control_plane.frontends.kserve.services import KServeServices
 from control_plane.host.network.listening import bind_tcp
 from control_plane.inference.inference import InferenceService
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, message_answer
@@ -96,7 +97,7 @@ async def grpc_frontend() -> AsyncIterator[int]:
     servers.up(FakeUpstream(grpc=Echoing()))  # type: ignore[arg-type]
     governed = governance()
     inference = InferenceService(servers=servers, recorder=recorder, governance=governed, default_timeout_s=5.0)
-    application = V2Grpc(
+    kserve = KServeServices(
         inference=inference,
         access=governed.access,
         servers=servers,
@@ -105,6 +106,7 @@ async def grpc_frontend() -> AsyncIterator[int]:
         limits=BodyLimits(max_body_bytes=1 << 16),
         read_timeout_s=5.0,
     )
+    application = V2Grpc(kserve)
     server = GrpcServer(application, GrpcLimits(max_message_bytes=1 << 16, max_connections=10), budget)
     bound = bind_tcp("127.0.0.1", 0, setting="--grpc-port")
     async with asyncio.TaskGroup() as tasks:

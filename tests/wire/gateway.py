@@ -8,7 +8,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 from control_plane.cache.domain.eviction import EvictingCache
@@ -157,7 +156,7 @@ async def gateway(
         body_limits=body_limits or BodyLimits(max_body_bytes=limits.max_body_bytes),
         **services,
     )
-    v2 = own.kserve(partial(V2Http, jobs=jobs, events=events))
+    v2 = V2Http(own.kserve, jobs=jobs, events=events)
     templates = TemplateProcesses(max_prompt_bytes=MAX_PROMPT_BYTES)
     openai, embeddings = _openai(own, fingerprints or Fingerprints(), templates, batches)
     application = DataHttp(v2, openai)

@@ -115,7 +115,7 @@ async def frontend(
         **services,
     )
     own.upstream.control.decoupled["m"] = True
-    application = own.kserve(V2Grpc)
+    application = V2Grpc(own.kserve)
     own.server = GrpcServer(application if peers_are_local else _FromElsewhere(application), limits, own.budget, hosts=hosts)
     bound = bind_tcp("127.0.0.1", 0, setting="--grpc-port")
     own.port = bound.getsockname()[1]

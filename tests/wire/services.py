@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import InitVar, dataclass, field
-from typing import TypeVar
 
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.status import client_status_of
+from control_plane.frontends.kserve.services import KServeServices
 from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
@@ -22,7 +22,6 @@ from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
 from tests.fakes.governance import governance
 
 INFER_TIMEOUT_S, READ_TIMEOUT_S = 30.0, 20.0
-ProtocolT = TypeVar("ProtocolT")
 
 
 @dataclass(kw_only=True)
@@ -57,9 +56,9 @@ class Services:
             tracer=self.tracer,
         )
 
-    def kserve(self, protocol: Callable[..., ProtocolT]) -> ProtocolT:
-        """Return KServe's protocol over HTTP (`V2Http`) or gRPC (`V2Grpc`) on these services."""
-        return protocol(
+    @property
+    def kserve(self) -> KServeServices:
+        return KServeServices(
             inference=self.inference,
             access=self.governed.access,
             servers=self.servers,

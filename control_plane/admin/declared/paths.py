@@ -18,7 +18,7 @@ from control_plane.admin.schema.described import Described
 from control_plane.admin.schema.views import Name
 from control_plane.core.errors import ErrorCode
 from control_plane.objects.domain.route import Route
-from control_plane.objects.domain.stored_objects import OWNER, OWNER_RULE
+from control_plane.objects.domain.validation import OWNER, OWNER_RULE
 
 _APPLY_ERRORS = CHANGE_ERRORS | error_responses(ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.NOT_SUPPORTED, ErrorCode.MODEL_NOT_FOUND)
 

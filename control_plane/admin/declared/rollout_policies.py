@@ -10,7 +10,7 @@ from control_plane.admin.schema.views import NAME_OR_NONE, Spec, Whole
 from control_plane.objects.domain.rollout import Step
 from control_plane.objects.domain.rollout_policy import GatePolicy, RolloutPolicy
 from control_plane.objects.domain.route import WHOLE
-from control_plane.objects.domain.stored_objects import AGREEMENT, MAX_ALPHA, MAX_BAKE_S, MAX_STEPS
+from control_plane.objects.domain.validation import AGREEMENT, MAX_ALPHA, MAX_BAKE_S, MAX_STEPS
 
 SlowerBy = Annotated[float, Field(allow_inf_nan=False, ge=1, le=1000)]
 Alpha = Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_ALPHA)]

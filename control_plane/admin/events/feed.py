@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from secrets import token_hex
 from typing import Any
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import Overloaded
 from control_plane.fleet.domain.event import FleetEvent
 from control_plane.frontends.http.answers.event_stream import render_event
@@ -60,7 +61,7 @@ class EventFeed:
         """Part of each id: numbers begin anew with each process."""
         self._events: deque[GatewayEvent] = deque(maxlen=max_events)
         self._count = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._news = Broadcast()
         self._readers: list[EventReader] = []
 
     def publish(self, kind: str, fields: Mapping[str, Any], *, at_s: float | None = None) -> None:
@@ -76,8 +77,7 @@ class EventFeed:
         self._count += 1
         self._events.append(event)
         self.tell(event)
-        for waiter in self._waiting:
-            _wake(waiter)
+        self._news.wake()
 
     @property
     def oldest(self) -> int:
@@ -123,22 +123,8 @@ class EventFeed:
     async def wait(self, number: int, timeout_s: float) -> bool:
         """Wait for the event of a number; return whether it is there."""
         if self._count < number:
-            loop = asyncio.get_running_loop()
-            waiter = loop.create_future()
-            timer = loop.call_later(timeout_s, _wake, waiter)
-            self._waiting.add(waiter)
-            try:
-                # Not by `wait_for`, which swallows a cancellation that comes in the same turn as the event (before Python 3.12).
-                await waiter
-            finally:
-                timer.cancel()
-                self._waiting.discard(waiter)
+            await self._news.wait(timeout_s)
         return self._count >= number
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 class EventReader:

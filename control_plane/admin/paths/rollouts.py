@@ -20,7 +20,7 @@ from control_plane.core.errors import ErrorCode, InvalidRequest
 from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step
 from control_plane.objects.domain.rollout_policy import GatePolicy, RolloutPolicy
 from control_plane.objects.domain.route import WHOLE
-from control_plane.objects.domain.stored_objects import MAX_BAKE_S, MAX_OUTPUT_CHARS, MAX_STEPS, VERSION
+from control_plane.objects.domain.validation import MAX_BAKE_S, MAX_OUTPUT_CHARS, MAX_STEPS, VERSION
 from control_plane.objects.objects import Objects, Versioned
 from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed
 from control_plane.rollout.rollouts import Rollouts, RolloutSpec

@@ -14,7 +14,7 @@ from control_plane.admin.paging import Paged
 from control_plane.admin.schema.described import Described
 from control_plane.admin.schema.views import NAME, Spec
 from control_plane.jobs.webhooks.secrets import WebhookSecrets
-from control_plane.objects.domain.stored_objects import KEY_ID
+from control_plane.objects.domain.validation import KEY_ID
 from control_plane.objects.domain.webhook_secret import WebhookSecret
 
 SecretId = Annotated[str, Path(pattern=f"^{KEY_ID.pattern}$", description="The secret's id, which is no part of it.")]

@@ -6,7 +6,7 @@ from control_plane.admin.schema.views import NAME, NAME_OR_NONE, SCOPE
 from control_plane.core.model import NAME_RULE
 from control_plane.core.scope import SCOPE_NAMES
 from control_plane.jobs.jobs import JOB_ID
-from control_plane.objects.domain.stored_objects import CURRENCY, KEY_ID, STICKY
+from control_plane.objects.domain.validation import CURRENCY, KEY_ID, STICKY
 
 DAY = "^(today|[0-9]{1,5}d|[0-9]{4}-[0-9]{2}-[0-9]{2})$"
 DIMENSIONS = "^((tenant|model|day)(,(tenant|model|day)){0,2})?$"

@@ -17,7 +17,9 @@ from control_plane.core.scope import Right, Scope, parse_scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.route import WHOLE, CachePolicy, FasterModel, HedgingPolicy, Mirror, Route, Target
-from control_plane.objects.domain.stored_objects import (
+from control_plane.objects.domain.stored_objects import to_body
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.domain.validation import (
     CURRENCY,
     KEY_ID,
     MAX_DESCRIPTION_CHARS,
@@ -27,9 +29,7 @@ from control_plane.objects.domain.stored_objects import (
     POOL_OR_NONE,
     STICKY,
     VERSION,
-    to_body,
 )
-from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Versioned
 
 NAME = f"^{MODEL_NAME.pattern}$"

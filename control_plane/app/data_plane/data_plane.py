@@ -40,6 +40,7 @@ from control_plane.frontends.kserve.grpc import V2Grpc
 from control_plane.frontends.kserve.grpc_infer import parts_of
 from control_plane.frontends.kserve.http import V2Http
 from control_plane.frontends.kserve.http_infer import HttpInferContext
+from control_plane.frontends.kserve.services import KServeServices
 from control_plane.frontends.openai import OpenaiHttp
 from control_plane.frontends.tenant_events import TenantEventsHttp
 from control_plane.generation.adapters.template_process import TemplateProcesses
@@ -147,9 +148,9 @@ class DataPlane:
             dispatch.sharded = ShardedModels(self._inference, budget, max_bytes=gateway.max_body_bytes)
         self._reads, self._lag = ReadScheduler(), LoopLag()
         self._hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=governance.access.is_on)
-        # One budget for both frontends: the limit on buffered bodies is for the process's memory.
-        self._http = self._make_http_frontend(gateway, budget, models, servers)
-        self._grpc = self._make_grpc_frontend(gateway, budget, models, servers)
+        kserve = self._make_kserve_services(gateway, budget, models)
+        self._http = self._make_http_frontend(gateway, kserve)
+        self._grpc = self._make_grpc_frontend(gateway, kserve)
 
     async def listen(self, tasks: asyncio.TaskGroup) -> None:
         """Start listening; the connections' tasks run in `tasks`."""
@@ -284,23 +285,23 @@ class DataPlane:
             meter=self._governance.meter,
         )
 
-    def _make_http_frontend(
-        self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers
-    ) -> HttpServer:
-        jobs = None if self._jobs is None else self._make_jobs_frontend(self._jobs, budget)
-        v2 = V2Http(
+    def _make_kserve_services(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration) -> KServeServices:
+        return KServeServices(
             inference=self._inference,
             access=self._governance.access,
-            servers=servers,
+            servers=self._servers,
             models=models,
             budget=budget,
             limits=body_limits(gateway),
             forwarding=forwarding_of(gateway),
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
-            jobs=jobs,
-            events=TenantEventsHttp(self._tenants),
         )
+
+    def _make_http_frontend(self, gateway: GatewaySettings, kserve: KServeServices) -> HttpServer:
+        budget = kserve.budget
+        jobs = None if self._jobs is None else self._make_jobs_frontend(self._jobs, budget)
+        v2 = V2Http(kserve, jobs=jobs, events=TenantEventsHttp(self._tenants))
         if self._jobs is not None and jobs is not None:
             jobs.compute = self._compute_jobs(self._jobs, v2.context, budget)
         application = DataHttp(v2, self._make_openai_frontend())
@@ -377,22 +378,9 @@ class DataPlane:
         models, cache, timeout_s = self._text_models, self._cache, self._gateway.request_timeout_s
         return Embeddings(inference=inference, models=models, cache=cache, default_timeout_s=timeout_s, part_of=self._part_of)
 
-    def _make_grpc_frontend(
-        self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers
-    ) -> GrpcServer:
-        application = V2Grpc(
-            inference=self._inference,
-            access=self._governance.access,
-            servers=servers,
-            models=models,
-            budget=budget,
-            limits=body_limits(gateway),
-            forwarding=forwarding_of(gateway),
-            read_timeout_s=gateway.request_timeout_s,
-            allow_shared_memory=gateway.allow_shared_memory,
-        )
+    def _make_grpc_frontend(self, gateway: GatewaySettings, kserve: KServeServices) -> GrpcServer:
         limits = grpc_limits(gateway, self._governance.access)
-        return GrpcServer(application, limits, budget, hosts=self._hosts, reads=self._reads)
+        return GrpcServer(V2Grpc(kserve), limits, kserve.budget, hosts=self._hosts, reads=self._reads)
 
 
 def units_of(meter: Meter) -> tuple[UnitsCount, ...]:

@@ -30,7 +30,7 @@ from control_plane.jobs.files.callers_files import CallersFiles
 from control_plane.jobs.files.domain.place import Prefix, read_prefixes
 from control_plane.jobs.files.ports import FileStore
 from control_plane.jobs.jobs import Jobs
-from control_plane.jobs.ports import Bounds, Compute, Courier, JobQueue, JobStore, Load, Spool, UsageSums
+from control_plane.jobs.ports import Bounds, Compute, Courier, JobBackend, JobQueue, JobStore, Load, UsageSums
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
 from control_plane.jobs.upload_slots import UploadSlots
@@ -45,22 +45,18 @@ from control_plane.settings.jobs import JobSettings
 class JobServices:
     """The stores of jobs and the services over them, of one process; made by `open_jobs`."""
 
-    def __init__(
-        self, settings: JobSettings, store: JobStore, queue: JobQueue, spool: Spool, usage: UsageSums, shelf: Shelf, *, is_only: bool
-    ) -> None:
+    def __init__(self, settings: JobSettings, backend: JobBackend, usage: UsageSums, shelf: Shelf, *, is_only: bool) -> None:
         """`is_only`: no other process sends requests to the servers."""
         self._is_only = is_only
         self._settings = settings
-        self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
+        self._backend, self._usage = backend, usage
         self._policy = RetryPolicy(max_attempts=settings.jobs_attempts, keep_s=settings.jobs_keep_s)
         self.on_ended: Callable[[Job], None] = lambda job: None
         """Told of each job that this process has ended, however."""
-        slots = UploadSlots()
+        slots, bounds = UploadSlots(), _bounds(settings)
         self.jobs = Jobs(
-            store=store,
-            queue=queue,
-            spool=spool,
-            bounds=_bounds(settings),
+            backend,
+            bounds=bounds,
             policy=self._policy,
             expire_s=settings.jobs_expire_s,
             slots=slots,
@@ -68,22 +64,18 @@ class JobServices:
         )
         self.files = Files(shelf, max_bytes=settings.jobs_bytes_per_tenant, slots=slots)
         self.batches = Batches(
+            backend,
             shelf=shelf,
             files=self.files,
-            store=store,
-            queue=queue,
-            spool=spool,
-            bounds=_bounds(settings),
+            bounds=bounds,
             policy=self._policy,
             keep_s=settings.batches_keep_s,
             max_open=settings.batches_open_per_tenant,
         )
-        self.backlog = BacklogReader(store)
+        self.backlog = BacklogReader(backend.store)
         self.files.answer_bytes = self.batches.answer_bytes
         self._sweeper = Sweeper(
-            store=store,
-            queue=queue,
-            spool=spool,
+            backend,
             usage=usage,
             policy=self._policy,
             kept=_kept_per_tenant(settings),
@@ -92,7 +84,7 @@ class JobServices:
         self.max_attempts = settings.jobs_attempts
         self.max_upload_bytes = settings.jobs_max_upload_bytes
         prefixes = _prefixes(settings)
-        self.callers_files = CallersFiles(prefixes, _open_files, read_result=spool.read) if prefixes else None
+        self.callers_files = CallersFiles(prefixes, _open_files, read_result=backend.spool.read) if prefixes else None
         self.webhooks: WebhookSender | None = None
         self.deliveries: Deliveries | None = None
         """None: this process delivers nothing, and takes no job of which anything is to be delivered."""
@@ -102,9 +94,7 @@ class JobServices:
     def run_by(self, compute: Compute, *, weight_of: Callable[[str], float]) -> None:
         """Have `run` run jobs in this process, too; `weight_of` says a tenant's share."""
         self._runner = JobRunner(
-            store=self._store,
-            queue=self._queue,
-            spool=self._spool,
+            self._backend,
             compute=compute,
             usage=self._usage,
             gate=BulkGate(self._settings.jobs_at_once, least=1.0) if self._is_only else BulkGate(self._settings.jobs_at_once),
@@ -119,11 +109,11 @@ class JobServices:
         """Have `run` deliver what jobs have come to, too; `secrets_of` says what a tenant's are signed with."""
         rules = UrlRules(self._settings.jobs_webhook_plaintext, read_networks(self._settings.jobs_webhook_networks))
         post = GuardedPost(rules, SystemResolver())
-        self.webhooks = WebhookSender(index=self._store.deliveries, post=post, rules=rules, secrets_of=secrets_of)
+        self.webhooks = WebhookSender(index=self._backend.store.deliveries, post=post, rules=rules, secrets_of=secrets_of)
         couriers: dict[DeliveryKind, Courier] = {DeliveryKind.WEBHOOK: self.webhooks}
         if self.callers_files is not None:
             couriers[DeliveryKind.OUTPUT] = self.callers_files
-        self.deliveries = Deliveries(store=self._store, couriers=couriers)
+        self.deliveries = Deliveries(store=self._backend.store, couriers=couriers)
 
     def open(self) -> None:
         """Let jobs run from now on: models are loaded, so that one that is missing is missing for good."""
@@ -132,7 +122,7 @@ class JobServices:
     async def run(self) -> None:
         """Sweep, and run jobs once that is opened, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._queue.run(), name="job-queue")
+            tasks.create_task(self._backend.queue.run(), name="job-queue")
             tasks.create_task(self._sweeper.run(), name="job-sweeper")
             tasks.create_task(self.batches.run(), name="batches")
             if self.deliveries is not None:
@@ -168,7 +158,7 @@ async def open_jobs(settings: Settings, usage: UsageSums) -> AsyncIterator[JobSe
         is_only = settings.state.state_url is None and settings.process.workers == 1
         queue = _make_queue(settings, store, is_only=is_only)
         held.push_async_callback(queue.close)
-        services = JobServices(settings.jobs, store, queue, spool, usage, shelf, is_only=is_only)
+        services = JobServices(settings.jobs, JobBackend(store, queue, spool), usage, shelf, is_only=is_only)
         if services.callers_files is not None:
             held.push_async_callback(services.callers_files.close)
         yield services

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 
 from pydantic import SecretStr
 
@@ -46,11 +45,10 @@ return redis.call('LRANGE', KEYS[1], from, from + tonumber(ARGV[2]) - 1)
 class RedisAuditLog:
     """Audit log in Redis; `open_redis_audit` opens it."""
 
-    def __init__(self, link: RedisLink, *, keep: int | None = None, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, link: RedisLink, *, keep: int | None = None) -> None:
         """`keep` is how many of the newest entries stay; None: all."""
         self._link = link
         self._keep = keep
-        self._now_s = now_s
         self._append_script, self._page_script = map(link.client.register_script, (_APPEND, _PAGE))
         self._turn = asyncio.Lock()
 
@@ -60,7 +58,7 @@ class RedisAuditLog:
             for _ in range(_ATTEMPTS):
                 async with self._link.calling():
                     last = await self._link.client.lindex(_ENTRIES, -1) or ""
-                    entry = sealed(from_json(last) if last else None, change, at_s=self._now_s())
+                    entry = sealed(from_json(last) if last else None, change, at_s=time.time())
                     if await self._append_script(keys=[_ENTRIES], args=[to_json(entry), last, self._keep or ""]):
                         return entry
         raise StoreUnavailable(f"{self._link.place}: others append to the audit log without a pause; try again")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -27,12 +26,11 @@ _MIGRATIONS = (
 class SqliteAuditLog:
     """Audit log in an SQLite file; `open_sqlite_audit` opens it."""
 
-    def __init__(self, file: SqliteFile, *, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, file: SqliteFile) -> None:
         self._file = file
-        self._now_s = now_s
 
     async def append(self, change: Change) -> Entry:
-        return await self._file.run(partial(_append, change=change, at_s=self._now_s()))
+        return await self._file.run(partial(_append, change=change, at_s=time.time()))
 
     async def page(self, after: int, *, limit: int) -> list[Entry]:
         return await self._file.run(partial(_page, after=after, limit=limit))

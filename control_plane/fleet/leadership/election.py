@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import assert_never
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import StoreUnavailable, UpstreamUnavailable
 from control_plane.fleet.domain.leadership.election import (
     Following,
@@ -51,7 +52,7 @@ class LeaderElection:
         self._limits = limits or LeaseLimits()
         self._now_s = now_s
         self._state: State = Following()
-        self._became_leader = asyncio.Event()
+        self._became_leader = Broadcast()
         self._begun_s = float("-inf")
         """When this process last began a call to Triton."""
         self._has_left = False
@@ -78,7 +79,6 @@ class LeaderElection:
     async def wait_until_leader(self) -> None:
         """Return as soon as this process is the leader."""
         while not self.is_leader:
-            self._became_leader.clear()
             await self._became_leader.wait()
 
     def require(self) -> int:
@@ -163,7 +163,7 @@ class LeaderElection:
         """Change the state, and log when leadership begins or ends."""
         was, self._state = self._state, state
         if isinstance(state, Leading):
-            self._became_leader.set()
+            self._became_leader.wake()
         if isinstance(state, Leading) and not isinstance(was, Leading):
             _log.info("this process leads %s, token %d", self._of_what, state.lease.token)
         elif isinstance(was, Leading) and not isinstance(state, Leading):

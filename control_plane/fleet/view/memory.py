@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import DeadlineExceeded, StoreUnavailable
 from control_plane.core.model import MODEL_NAME
 from control_plane.fleet.domain.memory import DesiredState, Measured
@@ -44,7 +45,7 @@ class MemorySync:
         self._unknown_since_s: dict[str, float] = {}
         self._turn = asyncio.Lock()
         """Keeps a read that began before an administrator's change here from being applied after it."""
-        self._turned = asyncio.Event()
+        self._turned = Broadcast()
         self._is_away = False
 
     async def recall(self) -> None:
@@ -55,17 +56,12 @@ class MemorySync:
         """Synchronise both ways, until cancelled."""
         while True:
             await self._try_to_sync()
-            self._turned.set()
+            self._turned.wake()
             await asyncio.sleep(_PERIOD_S)
 
     async def wait_for_sync(self) -> None:
         """Return after the next synchronisation, or when it is overdue."""
-        self._turned.clear()
-        try:
-            async with asyncio.timeout(2 * _PERIOD_S):
-                await self._turned.wait()
-        except TimeoutError:
-            return
+        await self._turned.wait(2 * _PERIOD_S)
 
     async def wish(self, model: str, wish: DesiredState | None) -> None:
         """Set the desired state of a model; None for what its folder says. Raises StoreUnavailable: no

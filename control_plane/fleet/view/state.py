@@ -7,11 +7,11 @@ Everything here runs on the event loop.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.event import FleetEventKind
@@ -80,10 +80,10 @@ class FleetState:
         self.uses: Counter[str] = Counter()
         """Model -> requests that `fleet/leadership/reports` has not reported yet."""
         self._servers = servers
-        # Two events: those that wait for a load are woken only by changes of replicas, not by the end of each
-        # request (`released`).
-        self._change = asyncio.Event()
-        self._room = asyncio.Event()
+        # Two: those that wait for a load are woken only by changes of replicas, not by the end of each request
+        # (`released`).
+        self._change = Broadcast()
+        self._room = Broadcast()
         self.room_changes = 0
         """How often there may have been room since the start."""
         servers.follow(self)
@@ -297,22 +297,16 @@ class FleetState:
     def changed(self) -> None:
         """Wake everyone who waits for a change, and recall requests that another server could answer by now."""
         self.recalls.sweep()
-        self._change.set()
+        self._change.wake()
         self.released()
 
     def released(self) -> None:
         """Wake those who wait for room, but not the many who may wait for a load, as this is called at the
         end of each request."""
         self.room_changes += 1
-        self._room.set()
+        self._room.wake()
 
     async def wait_for_change(self, timeout_s: float, *, for_room: bool = False) -> None:
         """Return when the view has changed, with `for_room` also when a request has ended, and at the latest
         after `timeout_s`."""
-        event = self._room if for_room else self._change
-        event.clear()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await event.wait()
-        except TimeoutError:
-            return
+        await (self._room if for_room else self._change).wait(timeout_s)

@@ -18,7 +18,7 @@ meanwhile wait once for what was begun before."""
 
 
 class Yielding:
-    """Policy of one process."""
+    """Policy of one process for which attempts at jobs yield to callers' requests."""
 
     def __init__(self, is_alone: Callable[[], bool], *, now_s: Callable[[], float] = time.monotonic) -> None:
         """`is_alone` says whether there are no callers."""

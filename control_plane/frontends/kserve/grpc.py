@@ -10,9 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import OVERRIDE_NEED, need_of_call
-from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.action import Action
 from control_plane.core.errors import (
     ControlPlaneError,
@@ -25,7 +23,6 @@ from control_plane.core.errors import (
 )
 from control_plane.core.infer_call import Frontend
 from control_plane.core.principal import ANONYMOUS, Principal
-from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.grpc.handler import GrpcHandler, VerbatimAnswers
@@ -33,10 +30,9 @@ from control_plane.frontends.kserve.grpc_fleet import GrpcFleetAnswers
 from control_plane.frontends.kserve.grpc_infer import GrpcInferContext, GrpcInferRequest
 from control_plane.frontends.kserve.grpc_stream import StreamRelay
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
-from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
-from control_plane.inference.model_configuration.transaction_policies import TransactionPolicies
+from control_plane.frontends.kserve.services import KServeServices
+from control_plane.inference.inference import SHARED_MEMORY_IS_OFF
 from control_plane.inference.timed_request import timed
-from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.grpc import (
     GrpcAnswer,
     GrpcHead,
@@ -46,14 +42,12 @@ from control_plane.protocols.grpc import (
     message_in,
     status_answer,
 )
-from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.model_control import not_in_any_repository, override_of, unloads_dependents
 from control_plane.protocols.kserve.model_reference import ADMINISTERED_MODEL_FIELDS, MODEL_FIELDS, ReferenceFields, model_in, with_model
-from control_plane.protocols.kserve.requests.body_limits import BodyLimits, InflateBound
+from control_plane.protocols.kserve.requests.body_limits import InflateBound
 from control_plane.protocols.kserve.visible_statistics import visible_message
 from control_plane.triton.ports import GrpcCall
-from control_plane.triton.servers import Servers
 
 SERVICE = "/inference.GRPCInferenceService/"
 _HEALTH_METHODS = (SERVICE + "ServerReady", "/grpc.health.v1.Health/Check")
@@ -121,43 +115,20 @@ MessageT = TypeVar("MessageT")
 class V2Grpc:
     """The application behind the gRPC data port."""
 
-    def __init__(
-        self,
-        *,
-        inference: InferenceService,
-        access: Access,
-        servers: Servers,
-        models: ModelAdministration,
-        budget: BodyBudget,
-        limits: BodyLimits,
-        forwarding: HeaderForwarding = NO_FORWARDING,
-        read_timeout_s: float,
-        allow_shared_memory: bool = False,
-    ) -> None:
-        self._inference = inference
+    def __init__(self, services: KServeServices) -> None:
+        self._inference, self._access, self._servers = services.inference, services.access, services.servers
+        self._models, self._budget, self._limits = services.models, services.budget, services.limits
+        self._read_timeout_s, self._allow_shared_memory = services.read_timeout_s, services.allow_shared_memory
         self._verbatim = GrpcVerbatimCache(
-            inference.verbatim.make(Frontend.GRPC), access, forwarding, are_traced=inference.tracer is not None
+            self._inference.verbatim.make(Frontend.GRPC),
+            self._access,
+            services.forwarding,
+            are_traced=self._inference.tracer is not None,
         )
-        self._access = access
-        self._servers = servers
-        self._models = models
-        self._budget = budget
-        self._limits = limits
-        self._context = GrpcInferContext(self._verbatim, limits, forwarding, access)
-        self._read_timeout_s = read_timeout_s
-        self._allow_shared_memory = allow_shared_memory
-        catalogue = inference.dispatch.catalogue
+        self._context = GrpcInferContext(self._verbatim, self._limits, services.forwarding, self._access)
+        catalogue = self._inference.dispatch.catalogue
         self._fleet = None if catalogue is None else GrpcFleetAnswers(catalogue)
-        self._relay = StreamRelay(
-            inference=inference,
-            access=access,
-            rights=StreamRights(access),
-            servers=servers,
-            kinds=TransactionPolicies(inference.dispatch),
-            limits=limits,
-            budget=budget,
-            request_timeout_s=read_timeout_s,
-        )
+        self._relay = StreamRelay(services)
         # Two tables, since methods of administrators are refused to other machines where there are no API
         # keys.
         self._open: dict[str, GrpcHandler] = {

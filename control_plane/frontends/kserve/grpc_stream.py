@@ -14,12 +14,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TypeAlias
 
-from control_plane.auth.access import Access
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded
 from control_plane.core.infer_call import InferCall, Outcome
 from control_plane.core.principal import Principal
-from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.grpc.handler import failure
@@ -34,8 +32,8 @@ from control_plane.frontends.kserve.grpc_stream_messages import (
 )
 from control_plane.frontends.kserve.grpc_stream_request import StreamRequest
 from control_plane.frontends.kserve.grpc_streamed_infer import StreamedInfer
+from control_plane.frontends.kserve.services import KServeServices
 from control_plane.inference.in_flight.running_request import AuthorizedRequest, RunningRequest
-from control_plane.inference.inference import InferenceService
 from control_plane.inference.model_configuration.transaction_policies import TransactionPolicies
 from control_plane.inference.routes.targets import Arm
 from control_plane.inference.run_steps import run_in_steps
@@ -47,11 +45,9 @@ from control_plane.protocols.grpc import (
     frame_message,
     status_fields,
 )
-from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.protocols.kserve.stream_answer import stream_answer
 from control_plane.telemetry.tracing import TRACEPARENT
 from control_plane.triton.ports import GrpcCall
-from control_plane.triton.servers import Servers
 
 _MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -67,26 +63,11 @@ _ENDED_WELL = GrpcAnswer(0, HEAD, (), status_fields(0, ""))
 class StreamRelay:
     """Handler of ModelStreamInfer calls."""
 
-    def __init__(
-        self,
-        *,
-        inference: InferenceService,
-        access: Access,
-        rights: StreamRights,
-        servers: Servers,
-        kinds: TransactionPolicies,
-        limits: BodyLimits,
-        budget: BodyBudget,
-        request_timeout_s: float,
-    ) -> None:
-        self.access = access
-        self.rights = rights
-        self.inference = inference
-        self.servers = servers
-        self.kinds = kinds
-        self.limits = limits
-        self.budget = budget
-        self.request_timeout_s = request_timeout_s
+    def __init__(self, services: KServeServices) -> None:
+        self.inference, self.access, self.servers = services.inference, services.access, services.servers
+        self.limits, self.budget, self.request_timeout_s = services.limits, services.budget, services.read_timeout_s
+        self.rights = StreamRights(self.access)
+        self.transaction_policies = TransactionPolicies(self.inference.dispatch)
 
     async def run(self, head: GrpcHead, messages: MessageStream, principal: Principal, *, identify: Callable[[], Principal]) -> GrpcAnswer:
         """Relay until both sides have finished; cancelling it cancels the streams to Triton.
@@ -190,7 +171,7 @@ class _StreamCall:
         # A stream is recorded under the model of its first request.
         if not self._running.named_model:
             self._running.set_requested(asked.call, named=asked.running.named_model)
-        is_decoupled = await self._relay.kinds.is_decoupled(asked.call.model_name)
+        is_decoupled = await self._relay.transaction_policies.is_decoupled(asked.call.model_name)
         if is_decoupled and (asked.call.model_name, asked.call.sequence_id) not in self._sequences:
             await self._pass_on(asked, tasks)
         else:  # an ordinary model, or one that no server has loaded: later messages must not wait for its load
@@ -309,10 +290,10 @@ class _StreamCall:
 
         False also if Triton cannot say: then Triton's own answer to the request tells the caller why.
         """
-        found = await self._relay.kinds.is_decoupled(model)
+        found = await self._relay.transaction_policies.is_decoupled(model)
         if found is None:
             await self._relay.inference.dispatch.reading(model, timeout_s=timeout_s)
-            found = await self._relay.kinds.is_decoupled(model)
+            found = await self._relay.transaction_policies.is_decoupled(model)
         return bool(found)
 
     async def _answer_in_order(self) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import orjson
 
-from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import OVERRIDE_NEED, need_of_call
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.action import Action
@@ -25,7 +24,7 @@ from control_plane.core.errors import (
 )
 from control_plane.core.infer_call import Frontend
 from control_plane.core.principal import ANONYMOUS, Principal
-from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
+from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.common.caller import identify, reauthenticate
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.http.answers.streams import watched
@@ -37,21 +36,18 @@ from control_plane.frontends.kserve.http_infer import (
     is_all_json,
 )
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
-from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
+from control_plane.frontends.kserve.services import KServeServices
+from control_plane.inference.inference import SHARED_MEMORY_IS_OFF
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.timed_request import timed, timed_stream
-from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.grpc import GrpcStatus
-from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content
 from control_plane.protocols.kserve.model_control import not_in_any_repository, read_load_request, read_unload_request
-from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.protocols.kserve.requests.infer_json import json_steps
 from control_plane.protocols.kserve.routes import ADMINISTRATORS_ONLY, OF_JOBS, V2Route, read_route, target_for
 from control_plane.protocols.kserve.visible_statistics import visible_json
 from control_plane.protocols.server_timing import ASKED_BY
 from control_plane.triton.ports import HttpStream
-from control_plane.triton.servers import Servers
 
 _INFER = Action.INFER  # once: in Python 3.11 to look up a member of an enum takes as long as a call
 _ASKS_TIMES = ASKED_BY.encode()
@@ -84,38 +80,27 @@ class V2Http:
 
     def __init__(
         self,
+        services: KServeServices,
         *,
-        inference: InferenceService,
-        access: Access,
-        servers: Servers,
-        models: ModelAdministration,
-        budget: BodyBudget,
-        limits: BodyLimits,
-        forwarding: HeaderForwarding = NO_FORWARDING,
-        read_timeout_s: float,
-        allow_shared_memory: bool = False,
         today_s: Callable[[], float] = time.time,
         jobs: JobsApplication | None = None,
         events: EventsApplication | None = None,
     ) -> None:
         """`today_s` is seconds since 1970. Without `jobs` there are none, and without `events` none of tenants' own."""
-        self._jobs = jobs
-        self._events = events
-        self._inference = inference
+        self._jobs, self._events = jobs, events
+        self._inference, self._access, self._servers = services.inference, services.access, services.servers
+        self._models, self._budget, self._limits = services.models, services.budget, services.limits
+        self._read_timeout_s, self._allow_shared_memory = services.read_timeout_s, services.allow_shared_memory
         self.verbatim = HttpVerbatimCache(
-            inference.verbatim.make(Frontend.HTTP), access, forwarding, are_traced=inference.tracer is not None
+            self._inference.verbatim.make(Frontend.HTTP),
+            self._access,
+            services.forwarding,
+            are_traced=self._inference.tracer is not None,
         )
-        self._access = access
-        self._rights = StreamRights(access, today_s=today_s)
-        self._servers = servers
-        self._models = models
-        self._budget = budget
-        self._limits = limits
-        self.context = HttpInferContext(self.verbatim, limits, forwarding, access)
-        self._read_timeout_s = read_timeout_s
-        catalogue = inference.dispatch.catalogue
-        self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=read_timeout_s)
-        self._allow_shared_memory = allow_shared_memory
+        self.context = HttpInferContext(self.verbatim, self._limits, services.forwarding, self._access)
+        self._rights = StreamRights(self._access, today_s=today_s)
+        catalogue = self._inference.dispatch.catalogue
+        self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=self._read_timeout_s)
 
     def admit(self, request: HttpRequest) -> None:
         """Refuse a request by its head alone, so that its body need not be read.

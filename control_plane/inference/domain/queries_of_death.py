@@ -33,7 +33,6 @@ copy."""
 class Verdict(Enum):
     """Verdict on a request under which processes died."""
 
-    INNOCENT = auto()
     SUSPECT = auto()
     """A process died while it was in flight."""
     GUILTY = auto()

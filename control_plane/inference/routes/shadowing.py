@@ -50,7 +50,7 @@ class CopyableRequest(Protocol):
 
 
 class Shadow(Protocol):
-    """Copier of answered requests."""
+    """Copier of answered requests to another model."""
 
     def offer(self, route: Route, request: CopyableRequest, running: AuthorizedRequest, answer: Any) -> None:
         """Take a request that has just been answered, to copy it after its caller has the answer, if that is wanted. Never

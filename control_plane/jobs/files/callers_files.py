@@ -50,14 +50,12 @@ class CallersFiles:
         open_store: Callable[[Prefix], FileStore],
         *,
         read_result: Callable[[Blob], Awaitable[bytes]],
-        today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`open_store` opens a store without a request; `read_result` reads a result from the spool; `today_s` is seconds
-        since 1970. Raises what `open_store` raises.
+        """`open_store` opens a store without a request; `read_result` reads a result from the spool. Raises what `open_store`
+        raises.
         """
         self._prefixes = prefixes
         self._read_result = read_result
-        self._today_s = today_s
         self._stores = {root: open_store(root) for root in {prefix.root for prefix in prefixes}}
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
@@ -110,7 +108,7 @@ class CallersFiles:
         while True:
             for root, store in self._stores.items():
                 try:
-                    await store.sweep(self._today_s() - _UNFINISHED_S)
+                    await store.sweep(time.time() - _UNFINISHED_S)
                 except (StoreUnavailable, NoSuchFile) as exc:
                     _log.warning("%s is not swept for now: %s", root.url, exc)
                 except Exception:  # such as folders in folders beyond what can be walked; they must not end the gateway

@@ -11,6 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+OWNER_LASTS_S = 10.0
+"""Time after which a fleet of which nothing was heard owns the node no longer, and a token that was not shown fences off no
+lower one: longer than the lease, so that a leader that is cut off has stopped loading by then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -22,20 +26,10 @@ class Term:
     """Fencing token of the leader's lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class FenceLimits:
-    """Time limits of a fence, in seconds."""
-
-    owner_lasts_s: float = 10.0
-    """Time after which a fleet of which nothing was heard owns the node no longer, and a token that was not shown fences off no
-    lower one: longer than the lease, so that a leader that is cut off has stopped loading by then."""
-
-
 class Fence:
     """Fencing state of one node: the fleet that owns it, and the newest token of that."""
 
-    def __init__(self, limits: FenceLimits | None = None) -> None:
-        self._limits = limits or FenceLimits()
+    def __init__(self) -> None:
         self._owner: str | None = None
         self._token = 0
         self._heard_s = self._shown_s = 0.0
@@ -59,12 +53,12 @@ class Fence:
     def refusal(self, term: Term, now_s: float) -> str | None:
         """Return why the holder of this term may not change models here; None if it may, which is remembered."""
         is_other = self._owner is not None and term.fleet != self._owner
-        if is_other and now_s - self._heard_s < self._limits.owner_lasts_s:
+        if is_other and now_s - self._heard_s < OWNER_LASTS_S:
             return (
                 f"fleet {self._owner!r} uses this node, and {term.fleet!r} must not load there; gateways of one fleet list the same "
                 "servers, or set the same --fleet-name, and share one --state-url"
             )
-        if term.fleet == self._owner and term.token < self._token and now_s - self._shown_s < self._limits.owner_lasts_s:
+        if term.fleet == self._owner and term.token < self._token and now_s - self._shown_s < OWNER_LASTS_S:
             return f"another gateway leads the fleet now, with token {self._token}; this one had {term.token}"
         self._owner, self._token = term.fleet, term.token
         self._heard_s = self._shown_s = now_s

@@ -51,16 +51,14 @@ Attributes = dict[str, str | int]
 class OtlpSpans:
     """Exporter of spans (`telemetry/tracing.SpanSink`) of one process, with a bounded queue."""
 
-    def __init__(
-        self, exporter: SpanExporter, *, now_s: Callable[[], float] = time.monotonic, today_s: Callable[[], float] = time.time
-    ) -> None:
-        """`now_s` is the loop's time, `today_s` seconds since 1970."""
+    def __init__(self, exporter: SpanExporter, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        """`now_s` is the loop's time."""
         self._counting = _Counting(exporter)
         self._processor = BatchSpanProcessor(
             self._counting, max_queue_size=_QUEUE, schedule_delay_millis=_EVERY_MS, max_export_batch_size=_BATCH
         )
         self._resource = Resource.create({"service.name": "tidegate"})
-        self._now_s, self._today_s = now_s, today_s
+        self._now_s = now_s
         self._made = self._dropped = 0
 
     @property
@@ -90,7 +88,7 @@ class OtlpSpans:
             self._counting.shutdown()  # ends the wait before the next try
 
     def _spans(self, trace: RequestTrace, ended: TracedEnd) -> Iterator[ReadableSpan]:
-        since_s = self._today_s() - self._now_s()
+        since_s = time.time() - self._now_s()
         make = partial(self._span, trace, since_s=since_s)
         for part in trace.parts:
             ended_s = ended.ended_s if part.ended_s is None else part.ended_s

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.workers.messages import ToWorker
 from control_plane.workers.parent.worker_handle import WorkerHandle
 
@@ -17,7 +17,7 @@ class LiveWorkers:
 
     def __init__(self) -> None:
         self._live: dict[int, WorkerHandle] = {}
-        self._changed = asyncio.Event()
+        self._changed = Broadcast()
 
     def __iter__(self) -> Iterator[WorkerHandle]:
         return iter(self._live.values())
@@ -35,7 +35,7 @@ class LiveWorkers:
 
     def changed(self) -> None:
         """Let everything that waits in `until` look again."""
-        self._changed.set()
+        self._changed.wake()
 
     def tell(self, message: ToWorker) -> None:
         """Send a message to each of them."""
@@ -45,5 +45,4 @@ class LiveWorkers:
     async def until(self, has_happened: Callable[[], bool]) -> None:
         """Wait until it has happened; asked again whenever a worker has changed."""
         while not has_happened():
-            self._changed.clear()
             await self._changed.wait()

@@ -175,30 +175,17 @@ def load_causal_lm(
     """
     if weights not in PRECISIONS:
         raise ConfigError(f"parameter 'weights' must be one of {', '.join(PRECISIONS)}, not '{weights}'")
-    try:
-        document = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as exc:
-        raise ConfigError(
-            f"'{folder}' has no config.json that can be read ({exc}): it must be a folder that transformers can load"
-        ) from exc
-    asked = document.get(WEIGHTS_KEY, weights) if weights == AS_STORED else weights
-    if kind == "GPU":
-        if not torch.cuda.is_available():
-            raise ConfigError("instance_group asks for a GPU, but PyTorch here has no CUDA: install its CUDA build or use KIND_CPU")
-        device = torch.device("cuda", device_id)
-    else:
-        device = torch.device("cpu")
-        if asked == "fp16" and not is_available():
-            raise ConfigError("weights 'fp16' need a CPU with AVX2: take 'fp32'")
-        torch.set_num_threads(threads or usable_cpu_count())
-    model = _read(folder, _dtype(asked, document, device))
+    document = _config_of(folder)
+    precision = document.get(WEIGHTS_KEY, weights) if weights == AS_STORED else weights
+    device = _cuda(device_id) if kind == "GPU" else _cpu(precision, threads)
+    model = _read(folder, _dtype(precision, document, device))
     if not type(model)._supports_attention_backend:
         raise ConfigError(
             f"{type(model).__name__} cannot be served here: it does not use transformers' attention interface, "
             "by which sequences of different lengths share a batch"
         )
     model.eval().requires_grad_(False)
-    if asked == "fp16" and device.type == "cpu":
+    if precision == "fp16" and device.type == "cpu":
         halve_linear(model)
         with suppress(OSError, AttributeError):  # not glibc's: nothing to do
             ctypes.CDLL(None).malloc_trim(0)  # it keeps the FP32 weights' pages otherwise, twice what is left
@@ -207,6 +194,30 @@ def load_causal_lm(
     elif device.type == "cuda" and weight_memory_bytes is not None:
         stream_layers(model, decoder_layers(model), weight_memory_bytes, CudaDevice(device))
     return CausalLM(model.to(device), device)
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as exc:
+        raise ConfigError(
+            f"'{folder}' has no config.json that can be read ({exc}): it must be a folder that transformers can load"
+        ) from exc
+    return document
+
+
+def _cuda(device_id: int) -> torch.device:
+    if not torch.cuda.is_available():
+        raise ConfigError("instance_group asks for a GPU, but PyTorch here has no CUDA: install its CUDA build or use KIND_CPU")
+    return torch.device("cuda", device_id)
+
+
+def _cpu(precision: str, threads: int | None) -> torch.device:
+    """Return the CPU, on which PyTorch computes with so many threads from now on."""
+    if precision == "fp16" and not is_available():
+        raise ConfigError("weights 'fp16' need a CPU with AVX2: take 'fp32'")
+    torch.set_num_threads(threads or usable_cpu_count())
+    return torch.device("cpu")
 
 
 def _read(folder: Path, dtype: torch.dtype) -> Any:

@@ -107,6 +107,22 @@ def read_graph(path: Path) -> OnnxGraph:
     return graph
 
 
+@dataclass
+class _Tensor:
+    """A TensorProto, with the place of its bytes in this file (`raw`), or of those beside it (`external`)."""
+
+    name: str = ""
+    data_type: int = 0
+    dims: list[int] = field(default_factory=list)
+    raw: tuple[int, int] = (0, 0)
+    is_external: bool = False
+    external: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def raw_bytes(self) -> int:
+        return self.raw[1] - self.raw[0]
+
+
 class _Reader:
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path, self._descriptor = path, descriptor
@@ -144,37 +160,43 @@ class _Reader:
                 known[_text(message, 1)] = message
 
     def _read_tensor(self, start: int, end: int) -> None:
-        dims: list[int] = []
-        data_type, name, raw, external = 0, "", None, dict[str, str]()
-        is_external = False
+        tensor = self._tensor(start, end)
+        if tensor.name in self._graph.weights or tensor.name in self._graph.constants:
+            raise ValueError(f"tensor '{tensor.name}' is there twice")
+        if tensor.data_type in DTYPES and (tensor.is_external or tensor.raw_bytes >= STREAMED_FROM_BYTES):
+            self._graph.weights[tensor.name] = self._weight(tensor)
+        elif tensor.is_external:
+            raise ValueError(f"tensor '{tensor.name}' is in another file and of a type that cannot be streamed")
+        else:
+            self._graph.constants[tensor.name] = self._bytes(start, end)
+
+    def _tensor(self, start: int, end: int) -> _Tensor:
+        tensor = _Tensor()
         for number, kind, at, until in self._fields(start, end):
             if number == _RAW and kind == LENGTH:
-                raw = at, until
+                tensor.raw = at, until
             elif number == _DIMS:
-                dims += self._integers(kind, at, until)
+                tensor.dims += self._integers(kind, at, until)
             elif number == _TYPE and kind == VARINT:
-                (data_type,) = self._integers(kind, at, until)
+                (tensor.data_type,) = self._integers(kind, at, until)
             elif number == _LOCATION and kind == VARINT:
-                is_external = self._integers(kind, at, until) == [1]
+                tensor.is_external = self._integers(kind, at, until) == [1]
             elif number == _NAME:
-                name = self._bytes(at, until).decode()
+                tensor.name = self._bytes(at, until).decode()
             elif number == _EXTERNAL:
                 entry = self._bytes(at, until)
-                external[_text(entry, 1)] = _text(entry, 2)
-        if name in self._graph.weights or name in self._graph.constants:
-            raise ValueError(f"tensor '{name}' is there twice")
-        if data_type in DTYPES and (is_external or (raw is not None and raw[1] - raw[0] >= STREAMED_FROM_BYTES)):
-            file, offset, length = self._place(external) if is_external else (self._path, raw[0], raw[1] - raw[0])  # type: ignore[index]
-            weight = Weight(name, data_type, tuple(dims), file, offset)
-            if min(dims, default=1) < 0 or weight.size != (weight.size if length is None else length):
-                raise ValueError(f"tensor '{name}' of the shape {dims} has {length} bytes")
-            if offset < 0 or offset + weight.size > self._external.get(file, self._size):
-                raise ValueError(f"tensor '{name}' ends after its file, '{file.name}'")
-            self._graph.weights[name] = weight
-        elif is_external:
-            raise ValueError(f"tensor '{name}' is in another file and of a type that cannot be streamed")
-        else:
-            self._graph.constants[name] = self._bytes(start, end)
+                tensor.external[_text(entry, 1)] = _text(entry, 2)
+        return tensor
+
+    def _weight(self, tensor: _Tensor) -> Weight:
+        """Return the place of a tensor's bytes, in this file or beside it. Raises ValueError: they are not all there."""
+        file, offset, length = self._place(tensor.external) if tensor.is_external else (self._path, tensor.raw[0], tensor.raw_bytes)
+        weight = Weight(tensor.name, tensor.data_type, tuple(tensor.dims), file, offset)
+        if min(tensor.dims, default=1) < 0 or weight.size != (weight.size if length is None else length):
+            raise ValueError(f"tensor '{tensor.name}' of the shape {tensor.dims} has {length} bytes")
+        if offset < 0 or offset + weight.size > self._external.get(file, self._size):
+            raise ValueError(f"tensor '{tensor.name}' ends after its file, '{file.name}'")
+        return weight
 
     def _place(self, external: Mapping[str, str]) -> tuple[Path, int, int | None]:
         location = external.get("location", "")

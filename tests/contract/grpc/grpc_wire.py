@@ -68,8 +68,8 @@ def _bytes(message: bytes | Message) -> bytes:
     return message if isinstance(message, bytes) else message.SerializeToString()
 
 
-def channel(address: str, *options: tuple[str, Any], compression: grpc.Compression | None = None) -> grpc.Channel:
-    return grpc.insecure_channel(address, options=(*OPTIONS, *options), compression=compression)
+def channel(address: str, *options: tuple[str, Any]) -> grpc.Channel:
+    return grpc.insecure_channel(address, options=(*OPTIONS, *options))
 
 
 def call(over: grpc.Channel, what: Call) -> Outcome:

@@ -25,7 +25,7 @@ from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.domain.transitions import RetryPolicy, claimed
 from control_plane.jobs.jobs import Jobs, Submission
-from control_plane.jobs.ports import JobQueue, JobStore, Load, Ticket
+from control_plane.jobs.ports import JobBackend, JobQueue, JobStore, Load, Ticket
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
 from perf.servers.rabbitmq import RabbitmqServer
@@ -331,12 +331,13 @@ class _Process:
         self._fate = Fate()
         store, usage = self._fate.of(store), self._fate.of(usage)
         queue = RabbitmqTickets(SecretStr(broker.url))
-        parts: dict[str, Any] = {"store": store, "queue": queue, "spool": spool, "policy": policy}
-        self.jobs = Jobs(**parts, bounds=ROOMY, expire_s=1e4)
+        backend = JobBackend(store, queue, spool)
+        self.jobs = Jobs(backend, bounds=ROOMY, policy=policy, expire_s=1e4)
         self._queue = queue
-        runner = JobRunner(**parts, compute=self.compute, usage=usage, gate=BulkGate(2, 2.0), holder="h")
+        runner = JobRunner(backend, compute=self.compute, usage=usage, gate=BulkGate(2, 2.0), holder="h", policy=policy)
+        sweeper = Sweeper(backend, usage=usage, policy=policy, kept=PLENTY)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(each.run()) for each in (queue, runner, Sweeper(**parts, usage=usage, kept=PLENTY))]
+        self._tasks = [loop.create_task(each.run()) for each in (queue, runner, sweeper)]
 
     def die(self) -> None:
         """End as by kill -9: from now on nothing of it reaches the stores, so that no claim is released."""

@@ -36,8 +36,8 @@ async def running(*stores: UsageStore) -> AsyncIterator[list[asyncio.Task[None]]
                 task.cancel()
 
 
-async def counted(server: RedisServer, *, timeout_s: float = 20.0) -> None:
+async def counted(server: RedisServer) -> None:
     """Return when all that was on the stream is in the sums."""
-    async with asyncio.timeout(timeout_s):
+    async with asyncio.timeout(20.0):
         while server.call("XLEN", STREAM) != b":0\r\n":
             await asyncio.sleep(0.02)

@@ -4,10 +4,8 @@ namespace with `enforce=restricted`, what a second run changes, evictions, and r
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,10 @@ from deploy.manifests import Rendered
 from tests.e2e.deploy.process_kubelet import HollowPod, kubelet
 from tests.e2e.deploy.real_cluster import RealCluster, add_volume, images, real_cluster
 from tests.e2e.tidegate import wait_for
+from tests.http_server import http_server
 from tests.real_kubernetes import CONTROLLERS, WHY_NO_CONTROLLERS, is_there
 from tests.unit.deploy.rendered import OVERLAYS, Case, render
-from tests.unit.deploy.test_deployment import ANSWERS, Gateway
+from tests.unit.deploy.test_deployment import Gateway
 
 pytestmark = [pytest.mark.skipif(not is_there(*CONTROLLERS), reason=WHY_NO_CONTROLLERS), pytest.mark.timeout(900)]
 
@@ -51,21 +50,14 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    Gateway.answers = ANSWERS
-    gateway = ThreadingHTTPServer(("127.0.0.1", 0), Gateway)
-    thread = threading.Thread(target=gateway.serve_forever)
-    thread.start()
-    with real_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+    with http_server(Gateway().answer) as url, real_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         it = Bench(cluster)
-        cluster.forward(gateway.server_port, ["echo", "a-key"])
+        cluster.forward(int(url.rpartition(":")[2]), ["echo", "a-key"])
         models = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "models"}}
         cluster.kubectl("apply", "--filename=-", given=[models])
         with kubelet(cluster.api, lambda pod: HollowPod(pod, it.unready)) as running:
             yield it
             assert running.faults == []
-    gateway.shutdown()
-    thread.join()
-    gateway.server_close()
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

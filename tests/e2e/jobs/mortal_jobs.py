@@ -28,7 +28,7 @@ from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.domain.transitions import RetryPolicy
 from control_plane.jobs.jobs import Jobs
-from control_plane.jobs.ports import Computed
+from control_plane.jobs.ports import Computed, JobBackend
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
 from tests.fakes.batch_lines import AnsweringLines
@@ -80,13 +80,13 @@ async def main(redis: str, broker: str, folder: Path, step: str = "", when: str 
     usage = await _once_it_answers(lambda: open_usage_store(SecretStr(redis), folder))
     queue = RabbitmqTickets(SecretStr(broker))
     shelf = deadly(FolderShelf(folder / "spool" / "batches"))
-    own = {"store": deadly(store), "queue": deadly(queue), "spool": deadly(FolderSpool(folder / "spool"))}
-    jobs = Jobs(**own, bounds=ROOMY, policy=POLICY, expire_s=1e4)
+    backend = JobBackend(deadly(store), deadly(queue), deadly(FolderSpool(folder / "spool")))
+    jobs = Jobs(backend, bounds=ROOMY, policy=POLICY, expire_s=1e4)
     files = Files(shelf, max_bytes=1 << 20)
-    batches = Batches(shelf=shelf, files=files, **own, bounds=ROOMY, policy=POLICY, keep_s=1e5, max_open=100)
+    batches = Batches(backend, shelf=shelf, files=files, bounds=ROOMY, policy=POLICY, keep_s=1e5, max_open=100)
     charged = deadly(usage)
-    runner = JobRunner(**own, compute=Compute(), usage=charged, gate=BulkGate(4, least=4.0), holder=f"{os.getpid()}", policy=POLICY)
-    sweeper = Sweeper(**own, usage=charged, policy=POLICY, kept=PLENTY)
+    runner = JobRunner(backend, compute=Compute(), usage=charged, gate=BulkGate(4, least=4.0), holder=f"{os.getpid()}", policy=POLICY)
+    sweeper = Sweeper(backend, usage=charged, policy=POLICY, kept=PLENTY)
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(work) for work in (queue.run(), sweeper.run(), batches.run(), runner.run())]
         await _once_it_answers(lambda: jobs.submit(CALLER, WANTED))  # the same job, however often: it has a key

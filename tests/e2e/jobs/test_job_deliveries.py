@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from standardwebhooks import Webhook as Verifier
@@ -17,41 +14,29 @@ from control_plane.jobs.domain.delivery import LEASE_S
 from tests.e2e.conftest import MODELS, Start
 from tests.e2e.jobs.job_calls import ask, ended, result, seconds, submit
 from tests.e2e.tidegate import COMPLETE, LONG_S, run_cli, wait_for
+from tests.http_server import AskedRequest, http_server
 from tests.s3_server import BUCKET, SECRET, s3_server
 
 
 class Receiver:
-    """A receiver of webhooks on a port of its own, which answers with `status`."""
+    """A receiver of webhooks, which answers with `status`."""
 
     def __init__(self) -> None:
+        self.url = ""
         self.status = 204
         self.requests: list[tuple[dict[str, str], bytes]] = []
-        outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                outer.requests.append(({name.lower(): value for name, value in self.headers.items()}, body))
-                self.send_response(outer.status)
-                self.end_headers()
-
-            def log_message(self, *args: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook"
+    def answer(self, asked: AskedRequest) -> None:
+        self.requests.append(({name.lower(): value for name, value in asked.headers.items()}, asked.body))
+        asked.answer(self.status)
 
 
 @contextmanager
 def receiver() -> Iterator[Receiver]:
     made = Receiver()
-    serving = threading.Thread(target=made.server.serve_forever)
-    serving.start()
-    try:
+    with http_server(made.answer) as url:
+        made.url = f"{url}/hook"
         yield made
-    finally:
-        made.server.shutdown()
-        made.server.server_close()
-        serving.join()
 
 
 @pytest.mark.timeout(600)

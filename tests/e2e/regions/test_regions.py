@@ -307,10 +307,10 @@ def test_while_the_only_triton_is_dead_requests_are_computed_there(two: Two) -> 
 def test_a_region_whose_certificate_nobody_vouches_for_gets_nothing(two: Two, tmp_path: Path) -> None:
     other = Authority(tmp_path, "other")
 
-    async def probe(credentials: Credentials | None, host: str = "127.0.0.1") -> None:
-        http = TcpAddress(host, two.there.port("http"), credentials)
+    async def probe(credentials: Credentials | None) -> None:
+        http = TcpAddress("127.0.0.1", two.there.port("http"), credentials)
         client = RegionClient(
-            "here", Region("there", http, TcpAddress(host, two.there.port("grpc"), credentials)), forwards="", max_answer_bytes=2**20
+            "here", Region("there", http, TcpAddress("127.0.0.1", two.there.port("grpc"), credentials)), forwards="", max_answer_bytes=2**20
         )
         try:
             await client.probe(timeout_s=5.0)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import grpc
@@ -19,6 +17,7 @@ from tritonclient.grpc import service_pb2
 from tests.e2e import raw_http
 from tests.e2e.conftest import MODELS, Start
 from tests.e2e.tidegate import COMPLETE, Tidegate, wait_for
+from tests.http_server import AskedRequest, http_server
 from tests.wire.grpc_frontend import INFER as INFER_METHOD
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -50,26 +49,14 @@ class Collector:
 def collector() -> Iterator[Collector]:
     own = Collector()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            own.headers.append(self.headers["x-secret"])
-            if self.headers["Content-Encoding"] == "gzip":
-                body = gzip.decompress(body)
-            own.spans += read_json(body) if "json" in self.headers["Content-Type"] else read_protobuf(body)
-            answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def answer(asked: AskedRequest) -> None:
+        own.headers.append(asked.headers["x-secret"])
+        body = gzip.decompress(asked.body) if asked.headers["Content-Encoding"] == "gzip" else asked.body
+        own.spans += read_json(body) if "json" in asked.headers["Content-Type"] else read_protobuf(body)
+        asked.answer(200, ExportTraceServiceResponse().SerializeToString())
 
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        own.url = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with http_server(answer) as own.url:
         yield own
-        server.shutdown()
 
 
 def read_protobuf(body: bytes) -> Iterator[Span]:

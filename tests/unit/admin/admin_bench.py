@@ -141,8 +141,8 @@ class Bench:
         self.audit.kept = None
         self.store.is_away = self.usage.is_away = self.audit.is_away = False
 
-    def put_tenant(self, name: str = "acme") -> None:
-        run(self.store.put(Kind.TENANT, name, to_body(Tenant(name))))
+    def put_tenant(self) -> None:
+        run(self.store.put(Kind.TENANT, "acme", to_body(Tenant("acme"))))
 
     def make_key(self, *scopes: Scope, expires_s: float | None = None, is_revoked: bool = False) -> str:
         """Make a key that the API knows; return its text."""

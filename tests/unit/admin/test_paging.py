@@ -18,17 +18,6 @@ from tests.unit.admin.declared.declared_fields import LEAST_OF
 KINDS = list(LEAST_OF)
 
 
-@pytest.fixture(scope="module")
-def shared() -> Bench:
-    return Bench()
-
-
-@pytest.fixture
-def bench(shared: Bench) -> Bench:
-    shared.forget()
-    return shared
-
-
 def pages(bench: Bench, path: str) -> list[Any]:
     """Follow the links from the first page to the last."""
     found, seen = [], set()

@@ -72,10 +72,10 @@ class Process:
     def part(self, tenant: str = "t") -> float:
         return self.admission.parts.get(tenant, self.admission.other)
 
-    def come(self, requests: int, tenant: str = "t") -> None:
+    def come(self, requests: int) -> None:
         for _ in range(requests):
             try:
-                self.admission.admit(tenant).release()
+                self.admission.admit("t").release()
             except LimitExceeded:
                 continue
             self.admitted += 1

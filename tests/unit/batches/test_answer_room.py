@@ -33,8 +33,8 @@ async def created(here: BatchWorld, batches: Batches, input_id: str, count: int)
     return made
 
 
-async def look_after(here: BatchWorld, batches: Batches, times: int = 6) -> None:
-    for _ in range(times):
+async def look_after(here: BatchWorld, batches: Batches) -> None:
+    for _ in range(6):
         await batches.advance()
         await here.compute()
         here.jobs.clock_s += 10.0

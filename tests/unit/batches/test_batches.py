@@ -13,6 +13,7 @@ from control_plane.batches.domain.batch import Batch, StoredFile
 from control_plane.batches.files import Files
 from control_plane.core.errors import Conflict, LimitExceeded
 from control_plane.jobs.domain.transitions import RetryPolicy
+from control_plane.jobs.ports import JobBackend
 from tests.fakes.jobs import ROOMY
 from tests.unit.batches.world import CALLER, WRONG, BatchWorld, batch_world, batches_of, pieces_of
 from tests.unit.jobs.world import Fate
@@ -188,9 +189,11 @@ class SlowShelf:
 
 @pytest.mark.virtual_time
 async def test_looks_that_take_long_are_rare() -> None:
-    parts: dict[str, Any] = dict.fromkeys(("files", "store", "queue", "spool"))
+    nothing: Any = None
     shelf: Any = SlowShelf()
-    batches = Batches(**parts, shelf=shelf, bounds=ROOMY, policy=RetryPolicy(), keep_s=1.0, max_open=1)
+    batches = Batches(
+        JobBackend(nothing, nothing, nothing), files=nothing, shelf=shelf, bounds=ROOMY, policy=RetryPolicy(), keep_s=1.0, max_open=1
+    )
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(batches.run())
         await asyncio.sleep(60.0)

@@ -41,9 +41,8 @@ def content_of_input(lines: int = _LINES) -> bytes:
 def batches_of(jobs: World, shelf: Any, files: Files, *, fate: Fate | None = None, max_open: int = 100) -> Batches:
     """The service over the stores of a world of jobs, whose jobs are its lines."""
     fate = fate or Fate()
-    parts: dict[str, Any] = {"store": fate.of(jobs.store), "queue": fate.of(jobs.queue), "spool": fate.of(jobs.spool)}
     limits: dict[str, Any] = {"bounds": ROOMY, "policy": jobs.policy, "keep_s": _KEEP_S, "max_open": max_open}
-    batches = Batches(shelf=fate.of(shelf), files=files, **parts, **limits, today_s=jobs.now_s)
+    batches = Batches(jobs.backend(fate), shelf=fate.of(shelf), files=files, **limits, today_s=jobs.now_s)
     files.answer_bytes = batches.answer_bytes
     return batches
 

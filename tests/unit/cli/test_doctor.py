@@ -4,10 +4,8 @@ import asyncio
 import fcntl
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pynvml
@@ -32,6 +30,7 @@ from control_plane.models.adapters.profile import NO_DEVICE, Profile
 from control_plane.settings import load_settings
 from tests.aio import run
 from tests.fakes.triton.nvml import FakeGpu, FakeNvml
+from tests.http_server import AskedRequest, http_server
 from tests.unit.triton.adopted.scripted import Theirs, triton
 
 
@@ -77,25 +76,16 @@ def test_whether_python_models_can_use_this_numpy(version: str, verdict: Verdict
 def running(state_dir: Path, readiness: object, *, key: str = "") -> Iterator[None]:
     """A tidegate of this state folder, whose admin API says only this, of its fleet to those who show the key."""
 
-    class Admin(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path in ("/health/ready", "/fleet")
-            knows = self.path != "/fleet" or not key or self.headers.get("authorization") == f"Bearer {key}"
-            self.send_response(200 if knows else 401)
-            self.end_headers()
-            self.wfile.write(json.dumps(readiness).encode())
+    def answer(asked: AskedRequest) -> None:
+        assert asked.path in ("/health/ready", "/fleet")
+        knows = asked.path != "/fleet" or not key or asked.headers.get("authorization") == f"Bearer {key}"
+        asked.answer(200 if knows else 401, readiness)
 
-        def log_message(self, *args: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Admin) as server, (state_dir / "endpoints.json").open("w") as endpoints:
-        json.dump({"admin": f"http://127.0.0.1:{server.server_port}"}, endpoints)
+    with http_server(answer) as url, (state_dir / "endpoints.json").open("w") as endpoints:
+        json.dump({"admin": url}, endpoints)
         endpoints.flush()
         fcntl.flock(endpoints, fcntl.LOCK_EX)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
         yield
-        server.shutdown()
-        thread.join()
 
 
 def test_what_servers_of_a_running_one_lack_is_noted(tmp_path: Path) -> None:

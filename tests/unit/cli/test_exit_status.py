@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import http.server
-import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.http_server import http_server
 from tests.unit.cli.command import Tidegate
 
 NOWHERE = ("--admin-url", "http://127.0.0.1:1")
@@ -40,23 +38,9 @@ def test_exit_status(tidegate: Tidegate, line: tuple[str, ...], status: int) -> 
 @pytest.fixture
 def hostile() -> Iterator[str]:
     """Address of an admin API whose errors quote what a model's code has raised."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.dumps({"error": "load failed: \x1b]0;owned\x07\x1b[2J\x9b31m\nat line 1 [of 2]"}).encode()
-            self.send_response(422)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    error = {"error": "load failed: \x1b]0;owned\x07\x1b[2J\x9b31m\nat line 1 [of 2]"}
+    with http_server(lambda asked: asked.answer(422, error)) as url:
+        yield url
 
 
 def test_an_error_sends_no_escape_codes_to_the_terminal(tidegate: Tidegate, hostile: str) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import socketserver
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests import http_server
 
 PROGRAM = """#!/bin/bash
 if [ "$1" = kustomize ]; then
@@ -48,14 +49,8 @@ def serving(folder: Path) -> Iterator[int]:
             status, said, error = called(folder, words, given)
             self.wfile.write(f"{status} {2 if error else 1}\n{error or said}".encode())
 
-    with socketserver.TCPServer(("127.0.0.1", 0), Call) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+    with socketserver.TCPServer(("127.0.0.1", 0), Call) as server, http_server.serving(server):
+        yield server.server_address[1]
 
 
 def called(folder: Path, words: list[str], given: str) -> tuple[int, str, str]:

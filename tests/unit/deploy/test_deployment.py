@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import yaml
@@ -21,6 +19,7 @@ from deploy.errors import DeployError
 from deploy.kubectl import Kubectl
 from deploy.manifests import Rendered
 from deploy.smoke import MAKE_KEY
+from tests.http_server import AskedRequest, http_server
 from tests.unit.deploy import fake_kubectl
 from tests.unit.deploy.gpu_deployment import on_gpus
 from tests.unit.deploy.rendered import Case, kubectl, render
@@ -29,30 +28,17 @@ DIGEST = f"sha256:{'ab' * 32}"
 IMAGES = " ".join(f"{name}=registry.test/{name}@{DIGEST}" for name in ("tidegate-gateway", "tidegate-triton", "redis"))
 
 
-class Gateway(BaseHTTPRequestHandler):
-    """The answers of a gateway with one model that is loaded."""
+class Gateway:
+    """A gateway with one model that is loaded."""
 
-    answers: ClassVar[dict[str, tuple[int, Any]]] = {}
-    heard: ClassVar[list[tuple[str, str | None, Any]]] = []
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, Any]] = dict(ANSWERS)
+        self.heard: list[tuple[str, str | None, Any]] = []
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", "0")))
-        self.heard.append((self.path, self.headers.get("authorization"), json.loads(body) if body else None))
-        status, said = self.answers[self.path]
-        text = b"" if said is None else json.dumps(said).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def answer(self, asked: AskedRequest) -> None:
+        self.heard.append((asked.path, asked.headers.get("authorization"), json.loads(asked.body) if asked.body else None))
+        status, said = self.answers[asked.path]
+        asked.answer(status, b"" if said is None else said)
 
 
 TENSORS = [{"name": "A", "datatype": "FP32", "shape": [-1, 2]}, {"name": "B", "datatype": "BYTES", "shape": [1]}]
@@ -72,6 +58,7 @@ class Cluster:
     capsys: pytest.CaptureFixture[str]
     said: str = ""
     told: str = ""
+    gateway: Gateway = field(default_factory=Gateway)
     state: dict[str, Any] = field(default_factory=dict)
 
     def has(self, **changes: Any) -> None:
@@ -106,20 +93,13 @@ def cluster(tmp_path: Path, renderings: Path, monkeypatch: pytest.MonkeyPatch, c
     program = tmp_path / "bin" / "kubectl"
     program.parent.mkdir()
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    Gateway.answers, Gateway.heard = dict(ANSWERS), []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Gateway)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
     it = Cluster(tmp_path, capsys)
-    start = {"objects": {}, "applied": {}, "failures": {}, "pods": [], "nodes": [], "port": server.server_port}
-    (tmp_path / "cluster.json").write_text(json.dumps({**start, "available": 9, "knows_image_volumes": True}))
-    with fake_kubectl.serving(tmp_path) as port:
+    with http_server(it.gateway.answer) as url, fake_kubectl.serving(tmp_path) as port:
+        start = {"objects": {}, "applied": {}, "failures": {}, "pods": [], "nodes": [], "port": int(url.rpartition(":")[2])}
+        (tmp_path / "cluster.json").write_text(json.dumps({**start, "available": 9, "knows_image_volumes": True}))
         program.write_text(fake_kubectl.PROGRAM.format(renderings=renderings, real=kubectl(), port=port))
         program.chmod(0o755)
         yield it
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def deployed(cluster: Cluster, environment: str = "local", *more: str) -> int:
@@ -165,8 +145,8 @@ def test_the_request_is_a_clients(cluster: Cluster) -> None:
     assert deployed(cluster) == 0
     (made,) = cluster.calls("exec")
     assert made["words"] == ["exec", "--namespace=tidegate", "deployment/gateway", "--container=gateway", "--", *MAKE_KEY]
-    assert {key for _, key, _ in Gateway.heard} == {"Bearer tg_a.secret"}
-    path, _, body = Gateway.heard[-1]
+    assert {key for _, key, _ in cluster.gateway.heard} == {"Bearer tg_a.secret"}
+    path, _, body = cluster.gateway.heard[-1]
     inputs = [
         {"name": "A", "datatype": "FP32", "shape": [1, 2], "data": [0, 0]},
         {"name": "B", "datatype": "BYTES", "shape": [1], "data": [""]},
@@ -175,7 +155,7 @@ def test_the_request_is_a_clients(cluster: Cluster) -> None:
 
 
 def test_without_a_loaded_model_the_list_is_the_request_and_a_model_can_be_named(cluster: Cluster) -> None:
-    Gateway.answers["/v2/repository/index"] = (200, [{"name": "m"}])
+    cluster.gateway.answers["/v2/repository/index"] = (200, [{"name": "m"}])
     assert deployed(cluster) == 0
     assert "lists 1 models of its Tritons, none of which is loaded" in cluster.said
     assert deployed(cluster, "local", "--model", "m") == 0
@@ -183,7 +163,7 @@ def test_without_a_loaded_model_the_list_is_the_request_and_a_model_can_be_named
 
 
 def test_a_request_that_is_refused_fails_the_deployment(cluster: Cluster) -> None:
-    Gateway.answers["/v2/models/m/infer"] = (503, {"error": "no room"})
+    cluster.gateway.answers["/v2/models/m/infer"] = (503, {"error": "no room"})
     assert deployed(cluster) == 1
     assert 'POST /v2/models/m/infer was answered with 503: {"error": "no room"}' in cluster.told
     assert "next: `kubectl logs deployment/gateway`" in cluster.told

@@ -314,10 +314,10 @@ def facts(name: str, size: int | None = None) -> ModelFacts:
 Event = Callable[[World], None]
 
 
-def play(seed: int, events: Sequence[Event], kind: Kind | None = None, *, processes: int = 2) -> World:
+def play(seed: int, events: Sequence[Event], kind: Kind | None = None) -> World:
     """Run these events in a new world, and return the world; events that let time pass give the others their
     time."""
-    world = World(seed, kind, processes=processes)
+    world = World(seed, kind, processes=2)
     try:
         for event in events:
             event(world)

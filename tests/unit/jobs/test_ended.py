@@ -8,10 +8,8 @@ import pytest
 
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.transitions import RetryPolicy
-from control_plane.jobs.jobs import Jobs
 from control_plane.jobs.ports import TryAgain
 from control_plane.protocols.http1 import HttpAnswer
-from tests.fakes.jobs import ROOMY
 from tests.unit.jobs.world import CALLER, running, world
 
 
@@ -47,8 +45,7 @@ async def test_by_a_runner_that_gives_up_and_not_before(tmp_path: Path, attempts
 async def test_by_its_caller_and_by_its_deadline(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         told: list[Job] = []
-        parts = {"store": here.store, "queue": here.queue, "spool": here.spool}
-        jobs = Jobs(**parts, bounds=ROOMY, policy=here.policy, expire_s=1e4, on_ended=told.append, today_s=here.now_s)  # type: ignore[arg-type]
+        jobs = here.jobs(on_ended=told.append)
         cancelled, late = await here.submit(), await here.submit(1, expires_s=10.0)
         await jobs.cancel(CALLER, cancelled.id)
         await jobs.cancel(CALLER, cancelled.id)

@@ -14,7 +14,7 @@ from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Blob, Job, JobState
 from control_plane.jobs.domain.transitions import RetryPolicy
 from control_plane.jobs.jobs import Jobs, Submission
-from control_plane.jobs.ports import Bounds, Load
+from control_plane.jobs.ports import Bounds, JobBackend, Load
 from tests.fakes.jobs import ROOMY, job
 from tests.unit.jobs.world import CALLER, WANTED, world
 
@@ -39,8 +39,9 @@ async def test_who_waits_for_one_that_runs_is_told_so_before_the_process_ends(dr
         async def get(self, job_id: str) -> Job:
             return running
 
-    parts: dict[str, Any] = {"store": Store(), "queue": None, "spool": None}
-    jobs, loop = Jobs(**parts, bounds=ROOMY, policy=RetryPolicy(), expire_s=1e4), asyncio.get_running_loop()
+    store: Any = Store()
+    nothing: Any = None
+    jobs, loop = Jobs(JobBackend(store, nothing, nothing), bounds=ROOMY, policy=RetryPolicy(), expire_s=1e4), asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(jobs.wait(running, 60.0))
         await asyncio.sleep(10.0)
@@ -62,8 +63,9 @@ async def test_of_thousands_that_wait_each_looks_less_often(tmp_path: Path) -> N
             looks[job_id] = looks.get(job_id, 0) + 1
             return held[job_id]
 
-    parts: dict[str, Any] = {"store": Store(), "queue": None, "spool": None}
-    jobs = Jobs(**parts, bounds=ROOMY, policy=RetryPolicy(), expire_s=1e4)
+    store: Any = Store()
+    nothing: Any = None
+    jobs = Jobs(JobBackend(store, nothing, nothing), bounds=ROOMY, policy=RetryPolicy(), expire_s=1e4)
     crowds, other = replace(job(1), tenant="crowd"), replace(job(2), tenant="other")
     held = {each.id: each for each in (crowds, other)}
     async with asyncio.TaskGroup() as tasks:
@@ -143,8 +145,7 @@ async def test_a_broker_that_takes_no_ticket_and_says_nothing_holds_up_no_caller
             await asyncio.Event().wait()
 
     async with world(tmp_path) as here:
-        parts: dict[str, Any] = {"store": here.store, "queue": Blocked(here.store), "spool": here.spool}
-        jobs = Jobs(**parts, bounds=ROOMY, policy=here.policy, expire_s=1e4, today_s=here.now_s)
+        jobs = Jobs(here.backend(queue=Blocked(here.store)), bounds=ROOMY, policy=here.policy, expire_s=1e4, today_s=here.now_s)
         async with asyncio.timeout(4.0):  # a call to a broker has ten seconds
             job = await jobs.submit(CALLER, WANTED)
         assert (await here.job(job.id)).state is JobState.QUEUED

@@ -13,6 +13,7 @@ from control_plane.batches.batches import Batches
 from control_plane.jobs.adapters.polled_tickets import PolledTickets
 from control_plane.jobs.charging import Charger
 from control_plane.jobs.domain.transitions import RetryPolicy
+from control_plane.jobs.ports import JobBackend
 from tests.fakes.jobs import ROOMY
 
 Loop = tuple[Coroutine[Any, Any, Any], Callable[[], Awaitable[None]]]
@@ -48,8 +49,11 @@ def charges() -> Loop:
 
 
 def batches() -> Loop:
-    parts: dict[str, Any] = dict.fromkeys(("files", "store", "queue", "spool")) | {"shelf": Empty()}
-    service = Batches(**parts, bounds=ROOMY, policy=RetryPolicy(), keep_s=1.0, max_open=1)
+    nothing: Any = None
+    shelf: Any = Empty()
+    service = Batches(
+        JobBackend(nothing, nothing, nothing), files=nothing, shelf=shelf, bounds=ROOMY, policy=RetryPolicy(), keep_s=1.0, max_open=1
+    )
 
     async def wake() -> None:
         service._wake.set()

@@ -14,9 +14,7 @@ from control_plane.jobs.domain.job import STILL_S, Job, JobState
 from control_plane.jobs.domain.transitions import RetryPolicy, claimed, renewed
 from control_plane.jobs.jobs import Jobs
 from control_plane.jobs.ports import Load
-from control_plane.jobs.sweeper import Sweeper
-from tests.fakes.jobs import PLENTY
-from tests.unit.jobs.world import CALLER, World, world
+from tests.unit.jobs.world import CALLER, world
 
 
 class CountingQueue:
@@ -32,15 +30,10 @@ class CountingQueue:
         return self.tickets
 
 
-def sweeper(here: World, queue: CountingQueue) -> Sweeper:
-    parts = {"store": here.store, "queue": queue, "spool": here.spool, "usage": here.usage}
-    return Sweeper(**parts, policy=here.policy, kept=PLENTY, today_s=here.now_s)  # type: ignore[arg-type]  # as much of a queue as it needs
-
-
 async def test_tickets_that_are_missing_twice_are_written_and_no_more(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         queue = CountingQueue()
-        own = sweeper(here, queue)
+        own = here.sweeper(queue=queue)
         for number in range(3):
             await here.submit(number)
         await own.sweep()
@@ -56,7 +49,7 @@ async def test_of_many_missing_tickets_a_sweep_writes_few(tmp_path: Path, monkey
     monkeypatch.setattr("control_plane.jobs.sweeper._TICKETS_AT_ONCE", 2)
     async with world(tmp_path) as here:
         queue = CountingQueue()
-        own = sweeper(here, queue)
+        own = here.sweeper(queue=queue)
         for number in range(5):
             await here.submit(number)
         written = []

@@ -20,7 +20,7 @@ from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.domain.transitions import RetryPolicy
 from control_plane.jobs.jobs import Jobs, Submission
-from control_plane.jobs.ports import Bounds, Load
+from control_plane.jobs.ports import Bounds, JobBackend, Load
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
 from tests.fakes.jobs import PLENTY, ROOMY, FakeCompute, FakeUsage
@@ -102,23 +102,38 @@ class World:
         """The queue as another process has it: what it holds in memory ends with the process."""
         return PolledTickets(self.store, today_s=self.now_s)
 
-    def jobs(self, fate: Fate | None = None, bounds: Bounds = ROOMY) -> Jobs:
+    def backend(self, fate: Fate | None = None, *, store: Any = None, queue: Any = None) -> JobBackend:
+        """The backend as a process of this fate has it."""
         fate = fate or Fate()
-        parts = {"store": fate.of(self.store), "queue": fate.of(self.queue), "spool": fate.of(self.spool)}
-        return Jobs(**parts, bounds=bounds, policy=self.policy, expire_s=1e4, today_s=self.now_s)
+        return JobBackend(fate.of(store or self.store), fate.of(queue or self.queue), fate.of(self.spool))
 
-    def runner(self, fate: Fate | None = None, *, slots: int = 1, weights: dict[str, float] | None = None, **others: Any) -> JobRunner:
-        fate = fate or Fate()
-        parts = {"store": self.store, "queue": self.queue, "spool": self.spool, "usage": self.usage, "compute": self.compute}
-        given: dict[str, Any] = {name: fate.of(part) if name != "compute" else part for name, part in (parts | others).items()}
-        given["weight_of"] = lambda tenant: (weights or {}).get(tenant, 1.0)
-        return JobRunner(**given, gate=BulkGate(slots, float(slots)), holder="h", policy=self.policy, today_s=self.now_s)
+    def jobs(self, fate: Fate | None = None, bounds: Bounds = ROOMY, **others: Any) -> Jobs:
+        return Jobs(self.backend(fate), bounds=bounds, policy=self.policy, expire_s=1e4, today_s=self.now_s, **others)
 
-    def sweeper(self, fate: Fate | None = None, *, kept: Load = PLENTY, **others: Any) -> Sweeper:
-        fate = fate or Fate()
-        parts = {"store": self.store, "queue": self.queue, "spool": self.spool, "usage": self.usage}
-        given: dict[str, Any] = {name: fate.of(part) for name, part in parts.items()} | {"now_s": self.now_s} | others
-        return Sweeper(**given, policy=self.policy, kept=kept, today_s=self.now_s)
+    def runner(
+        self,
+        fate: Fate | None = None,
+        *,
+        store: Any = None,
+        compute: Any = None,
+        slots: int = 1,
+        weights: dict[str, float] | None = None,
+    ) -> JobRunner:
+        return JobRunner(
+            self.backend(fate, store=store),
+            usage=(fate or Fate()).of(self.usage),
+            compute=compute or self.compute,
+            gate=BulkGate(slots, float(slots)),
+            holder="h",
+            policy=self.policy,
+            weight_of=lambda tenant: (weights or {}).get(tenant, 1.0),
+            today_s=self.now_s,
+        )
+
+    def sweeper(self, fate: Fate | None = None, *, store: Any = None, queue: Any = None, kept: Load = PLENTY, **others: Any) -> Sweeper:
+        given: dict[str, Any] = {"now_s": self.now_s} | others
+        backend, usage = self.backend(fate, store=store, queue=queue), (fate or Fate()).of(self.usage)
+        return Sweeper(backend, usage=usage, policy=self.policy, kept=kept, today_s=self.now_s, **given)
 
     async def submit(self, number: int = 0, **changes: Any) -> Job:
         self.clock_s += 0.001  # jobs of one time would go in the order of their random ids

@@ -11,6 +11,7 @@ from control_plane.core.errors import ModelLoadFailed, UpstreamFailed, UpstreamU
 from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelState
 from control_plane.models.domain.description import DescribedModel, ModelSpec
+from control_plane.node.connection import NodeConnection
 from control_plane.node.domain.messages import Index, encode
 from tests.aio import settle
 from tests.unit.node.bench import Bench, NodeFilesOf
@@ -76,11 +77,11 @@ async def test_every_gateway_is_told_at_once_what_is_loaded() -> None:
         assert bench.now_s() - began_s < 0.1
 
 
-async def test_an_index_that_a_gateway_has_is_not_sent_again() -> None:
+async def test_an_index_that_a_gateway_has_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, keep = list[Index](), NodeConnection.note_index
+    monkeypatch.setattr(NodeConnection, "note_index", lambda connection, index: (heard.append(index), keep(connection, index)))
     async with Bench().running() as bench:
-        gateway, heard = await bench.gateway().connected(), list[Index]()
-        keep = gateway.node._note_index
-        gateway.node._note_index = lambda index: (heard.append(index), keep(index))[1]  # type: ignore[method-assign]
+        gateway = await bench.gateway().connected()
         await gateway.load("a")
         await settle()
         first = await gateway.node.index(None)

@@ -27,9 +27,9 @@ def sum_with(constant: np.ndarray) -> onnx.ModelProto:
     return _model([helper.make_node("Add", ["X", "constant"], ["Y"])], [x], [y], {"constant": constant})
 
 
-def sum_and_difference(shape: Shape = ("batch", 2)) -> onnx.ModelProto:
+def sum_and_difference() -> onnx.ModelProto:
     """SUM = A + B and DIFFERENCE = A - B, FP32."""
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("A", "B", "SUM", "DIFFERENCE")]
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ("batch", 2)) for name in ("A", "B", "SUM", "DIFFERENCE")]
     nodes = [helper.make_node("Add", ["A", "B"], ["SUM"]), helper.make_node("Sub", ["A", "B"], ["DIFFERENCE"])]
     return _model(nodes, inputs=tensors[:2], outputs=tensors[2:])
 
@@ -40,9 +40,9 @@ def running_total() -> onnx.ModelProto:
     return _model([helper.make_node("CumSum", ["X", "axis"], ["Y"])], [x], [y], {"axis": np.array(0)})
 
 
-def bag_of_tokens(vocabulary: int = 50, dimensions: int = 3) -> onnx.ModelProto:
+def bag_of_tokens(vocabulary: int = 50) -> onnx.ModelProto:
     """EMBEDDING [batch, dimensions] = the sum of the table's rows for INPUT_IDS where ATTENTION_MASK is 1: blind to padding."""
-    table = np.arange(vocabulary * dimensions, dtype=np.float32).reshape(vocabulary, dimensions)
+    table = np.arange(vocabulary * 3, dtype=np.float32).reshape(vocabulary, 3)
     nodes = [
         helper.make_node("Gather", ["table", "INPUT_IDS"], ["rows"]),
         helper.make_node("Cast", ["ATTENTION_MASK"], ["mask"], to=TensorProto.FLOAT),
@@ -52,7 +52,7 @@ def bag_of_tokens(vocabulary: int = 50, dimensions: int = 3) -> onnx.ModelProto:
     ]
     constants = {"table": table, "last": np.array([-1]), "length": np.array([1])}
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in ("INPUT_IDS", "ATTENTION_MASK")]
-    return _model(nodes, inputs, [helper.make_tensor_value_info("EMBEDDING", TensorProto.FLOAT, ["batch", dimensions])], constants)
+    return _model(nodes, inputs, [helper.make_tensor_value_info("EMBEDDING", TensorProto.FLOAT, ["batch", 3])], constants)
 
 
 def with_optional_bias() -> onnx.ModelProto:

@@ -23,6 +23,7 @@ from control_plane.telemetry.request_counts import (
     total,
 )
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
+from control_plane.telemetry.work_counts import WorkCounts
 
 A = RequestCounts(
     (OutcomeCount("m", Frontend.HTTP, Outcome.ANSWERED, 3),),
@@ -109,6 +110,11 @@ def test_the_total_adds_what_is_of_one_kind_and_keeps_the_rest_apart() -> None:
 def test_the_total_of_one_is_itself_and_of_none_is_nothing() -> None:
     assert total([A]) == A
     assert total([]) == RequestCounts()
+
+
+def test_what_answers_have_cost_is_added_by_model() -> None:
+    part = RequestCounts(work=(WorkCounts("m", (1, 2), 3.0, (4,), 0.5, ()),))
+    assert total([part, part]).work == (WorkCounts("m", (2, 4), 6.0, (8,), 1.0, ()),)
 
 
 def test_a_worker_without_a_shared_cache_takes_nothing_from_the_others() -> None:

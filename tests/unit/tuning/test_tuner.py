@@ -31,18 +31,17 @@ class Lab:
         *,
         axes: Sequence[Axis] = AXES,
         budget_s: float = 1000.0,
-        concurrencies: Sequence[int] = (1, 8),
         load: Callable[[str, int], Level] = measured,
     ) -> None:
         self.servers = FakeTuningServers()
         self.load = FakeLoad(load)
         self.progress: list[TuningProgress] = []
-        plan = TuningPlan(axes, concurrencies, limit_ms=50.0, budget_s=budget_s)
+        plan = TuningPlan(axes, (1, 8), limit_ms=50.0, budget_s=budget_s)
         self.tuner = Tuner(plan, servers=self.servers, load=self.load, report=self.progress.append)
 
-    def final_calls(self, rounds: int = FINAL_ROUNDS) -> list[tuple[str, int]]:
+    def final_calls(self) -> list[tuple[str, int]]:
         """Return the last calls: the final rounds of three finalists at two levels."""
-        return self.load.calls[-3 * rounds * 2 :]
+        return self.load.calls[-3 * FINAL_ROUNDS * 2 :]
 
 
 def test_the_best_that_beats_the_default_is_recommended() -> None:

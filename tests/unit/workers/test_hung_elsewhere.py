@@ -31,8 +31,8 @@ class Scene(Mended):
 
 
 @asynccontextmanager
-async def two_workers(*, servers: int = 3) -> AsyncIterator[Scene]:
-    parent = Parent(servers=servers)
+async def two_workers() -> AsyncIterator[Scene]:
+    parent = Parent(servers=3)
     async with serving(parent):
         for triton in parent.tritons.values():
             triton.states["a"] = READY

@@ -39,12 +39,12 @@ class Scene:
         worker = RemoteTurns(to_parent)
         return worker, to_worker
 
-    async def send(self, number: int, *, takes_s: float = 1.0, was_answered: bool = True) -> None:
+    async def send(self, number: int, *, takes_s: float = 1.0) -> None:
         worker, _ = self.workers[number]
         turn = await worker.acquire("m")
         self.sent.append(number)
         await asyncio.sleep(takes_s)
-        worker.end(turn, was_answered=was_answered)
+        worker.end(turn, was_answered=True)
 
 
 async def test_one_is_sent_at_a_time_in_the_order_in_which_they_have_asked() -> None:

@@ -26,9 +26,9 @@ def client(bench: Bench) -> Iterator[httpx.Client]:
         yield made
 
 
-def raw(url: str, sent: bytes, *, timeout_s: float = 20.0) -> bytes:
+def raw(url: str, sent: bytes) -> bytes:
     """Send bytes; returns all that comes back until the server closes."""
-    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=timeout_s) as connection:
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20.0) as connection:
         connection.sendall(sent)
         received = b""
         while data := connection.recv(1 << 16):

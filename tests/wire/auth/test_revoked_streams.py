@@ -53,9 +53,9 @@ def expire_soon(known: ObjectMirror) -> None:
 ENDS = [pytest.param(drop, id="revoked"), pytest.param(lose_tenant, id="its tenant is gone"), pytest.param(expire_soon, id="expires")]
 
 
-async def grpc_stream(it: Bench, number: int = 1, model: str = "m") -> grpc.aio.StreamStreamCall:
+async def grpc_stream(it: Bench, number: int = 1) -> grpc.aio.StreamStreamCall:
     call = it.stream(metadata=(("x-api-key", key_text(number)),))
-    await call.write(infer_message(model=model))
+    await call.write(infer_message(model="m"))
     return call
 
 
@@ -124,9 +124,9 @@ def generate(number: int = 1, verb: bytes = b"generate_stream") -> bytes:
     return head % (verb, key_text(number).encode(), len(BODY)) + BODY
 
 
-async def sse(it: Gateway, number: int = 1) -> Client:
+async def sse(it: Gateway) -> Client:
     client = await it.connect()
-    await client.send(generate(number))
+    await client.send(generate(1))
     assert (await client.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
     return client
 

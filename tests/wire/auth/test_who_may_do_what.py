@@ -17,6 +17,7 @@ from control_plane.core.model import ModelState
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.kserve.grpc import SERVICE, V2Grpc
+from control_plane.frontends.kserve.services import KServeServices
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
 from control_plane.objects.domain.route import Route
@@ -107,7 +108,7 @@ def test_every_call_of_the_grpc_frontend_has_a_row() -> None:
     rights = governed()
     servers = Servers()
     inference = InferenceService(servers=servers, recorder=FakeRecorder(), governance=rights, default_timeout_s=1.0)
-    application = V2Grpc(
+    kserve = KServeServices(
         inference=inference,
         access=rights.access,
         servers=servers,
@@ -116,6 +117,7 @@ def test_every_call_of_the_grpc_frontend_has_a_row() -> None:
         limits=BodyLimits(),
         read_timeout_s=1.0,
     )
+    application = V2Grpc(kserve)
 
     assert {full_name(name) for name in GRPC_CALLS} == {*application._open, *application._administration}
 

@@ -54,8 +54,8 @@ def statistics(models: tuple[str, ...] = MODELS) -> list[dict[str, Any]]:
 HTTP_BODY = orjson.dumps({"model_stats": statistics()})
 
 
-def http_answer(body: bytes = HTTP_BODY, status: int = 200) -> FakeUpstream:
-    return FakeUpstream(http=FakeHttp(answer=lambda request: make_answer(status, body)))
+def http_answer(body: bytes = HTTP_BODY) -> FakeUpstream:
+    return FakeUpstream(http=FakeHttp(answer=lambda request: make_answer(200, body)))
 
 
 def grpc_answer(answer: GrpcAnswer | None = None) -> FakeGrpc:

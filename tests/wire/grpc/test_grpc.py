@@ -19,16 +19,13 @@ from tritonclient.grpc import service_pb2
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
 from control_plane.core.infer_call import Frontend, Outcome
-from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.kserve.grpc import READ_METHODS, SERVICE, V2Grpc
 from control_plane.host.network.listening import bind_tcp
 from control_plane.protocols.grpc import GrpcAnswer, frame_message, message_answer, status_answer, status_fields
-from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.triton.ports import GrpcCall
 from tests.aio import settle
 from tests.fakes import FakeGrpc
-from tests.fakes.governance import governance
 from tests.tls_files import Authority
 from tests.wire.grpc_frontend import INFER, LIMITS, MAX_MESSAGE_BYTES, frontend, infer_message, message_of, until
 from tests.wire.http.http_leaving_bench import freed_at_once
@@ -314,16 +311,7 @@ class TestListening:
         path = str(tmp_path / "s")
 
         async with frontend() as it, asyncio.TaskGroup() as tasks:
-            application = V2Grpc(
-                inference=it.inference,
-                access=governance().access,
-                servers=it.servers,
-                models=it.models,
-                budget=BodyBudget(1 << 20),
-                limits=BodyLimits(),
-                read_timeout_s=1,
-            )
-            server = GrpcServer(application, LIMITS, BodyBudget(1 << 20))
+            server = GrpcServer(V2Grpc(it.kserve), LIMITS, it.budget)
             six, unix = bind_tcp("::1", 0, setting="--grpc-port"), socket.socket(socket.AF_UNIX)
             unix.bind(path)
             await server.listen(tasks, six)
@@ -339,16 +327,7 @@ class TestListening:
         identity = authority.issue("localhost")
 
         async with frontend() as it, asyncio.TaskGroup() as tasks:
-            application = V2Grpc(
-                inference=it.inference,
-                access=governance().access,
-                servers=it.servers,
-                models=it.models,
-                budget=BodyBudget(1 << 20),
-                limits=BodyLimits(),
-                read_timeout_s=1,
-            )
-            server = GrpcServer(application, LIMITS, BodyBudget(1 << 30))
+            server = GrpcServer(V2Grpc(it.kserve), LIMITS, it.budget)
             bound = bind_tcp("127.0.0.1", 0, setting="--grpc-port")
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(identity.certificate, identity.key)

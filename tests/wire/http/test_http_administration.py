@@ -14,6 +14,7 @@ from control_plane.frontends.common import connection_server
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.kserve.http import V2Http
+from control_plane.frontends.kserve.services import KServeServices
 from control_plane.inference.inference import InferenceService
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits
@@ -53,7 +54,7 @@ class Application:
         servers.up(self.upstream)
         governed = governance()
         inference = InferenceService(servers=servers, recorder=FakeRecorder(), governance=governed, default_timeout_s=1.0)
-        self.v2 = V2Http(
+        kserve = KServeServices(
             inference=inference,
             access=governed.access,
             servers=servers,
@@ -63,6 +64,7 @@ class Application:
             read_timeout_s=1.0,
             allow_shared_memory=True,
         )
+        self.v2 = V2Http(kserve)
 
     def answer(self, method: bytes, target: bytes, *, peer_is_local: bool) -> HttpAnswer:
         try:

@@ -88,8 +88,8 @@ async def serving(folder: Path, names: Names | None = None, *, timeout_s: float 
         here.compute = AnsweringLines()
         shelf = FolderShelf(folder / "files")
         files = Files(shelf, max_bytes=1 << 20)
-        parts: dict[str, Any] = {"store": here.store, "queue": here.queue, "spool": here.spool, "bounds": ROOMY, "policy": here.policy}
-        batches = Batches(shelf=shelf, files=files, **parts, keep_s=1e6, max_open=10, today_s=here.now_s)
+        limits: dict[str, Any] = {"bounds": ROOMY, "policy": here.policy, "keep_s": 1e6, "max_open": 10}
+        batches = Batches(here.backend(), shelf=shelf, files=files, **limits, today_s=here.now_s)
         async with (
             gateway(governed=governed, jobs=jobs, batches=BatchesHttp(files, batches, webhooks=webhooks)) as it,
             running(here.runner()),

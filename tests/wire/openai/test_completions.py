@@ -35,13 +35,13 @@ def known(**limits: Any) -> ObjectMirror:
 
 
 @asynccontextmanager
-async def connected(model: FakeGenerativeModel | None = None, *, retries: int = 0, key: int = 1, **services: Any) -> AsyncIterator[Any]:
+async def connected(model: FakeGenerativeModel | None = None, *, retries: int = 0, **services: Any) -> AsyncIterator[Any]:
     """A client of a gateway before this model, and the gateway."""
     model = model or FakeGenerativeModel()
     services.setdefault("governed", governance(known(), authentication=True))
     async with (
         gateway(model.upstream, **services) as it,
-        openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{it.port}/v1", api_key=key_text(key), max_retries=retries) as client,
+        openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{it.port}/v1", api_key=key_text(1), max_retries=retries) as client,
         asyncio.timeout(4 * WITHIN_S),
     ):
         yield client, it

@@ -96,8 +96,7 @@ class EvictingCache:
     learned rates 0.2 MB.
     """
 
-    def __init__(self, max_bytes: int, *, seed: int = 0) -> None:
-        """`seed` is for the sampling, which is repeatable: equal calls evict equal entries."""
+    def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.held_bytes = 0
         self.evicted = 0
@@ -110,7 +109,7 @@ class EvictingCache:
         """All entries in arbitrary order, to draw samples from in O(1)."""
         self._eviction_candidates: list[CacheEntry] = []
         """Candidates for eviction: the least valuable entries of the last sample, and those added since."""
-        self._draw = Random(seed).random  # noqa: S311 - it guards nothing, and is to be the same each time
+        self._draw = Random(0).random  # noqa: S311 - it guards nothing, and equal calls are to evict equal entries
         self._uses = 0
         self._watched_at = 0
         self._learn_at = _LEARN_EVERY

@@ -6,7 +6,6 @@ is on the path of a request: without the API server the gateway goes on with the
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,11 +22,11 @@ _SERVICE_LABEL = "kubernetes.io/service-name"
 class KubernetesServers:
     """Server list of the Services of one namespace that `services` names, with commas between."""
 
-    def __init__(self, api: KubernetesApi, *, namespace: str, services: str, jitter: random.Random | None = None) -> None:
+    def __init__(self, api: KubernetesApi, *, namespace: str, services: str) -> None:
         self.name = f"{_SETTING} {namespace}/{services}"
         self._api, self._namespace, self._services = api, namespace, tuple(dict.fromkeys(services.split(",")))
         path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
-        self._slices = Reflector(api, path, f"{_SERVICE_LABEL} in ({services})", name=self.name, what="servers", jitter=jitter)
+        self._slices = Reflector(api, path, f"{_SERVICE_LABEL} in ({services})", name=self.name, what="servers")
         self._slices.on_change = self._take
         self._found = dict.fromkeys(self._services, Endpoints({}, frozenset()))
         self._fault: str | None = None

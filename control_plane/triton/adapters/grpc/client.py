@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable
 
 from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.endpoints import GRPC_CONTROL_FIELD, Address
@@ -66,13 +65,11 @@ class GrpcClient:
         forwarding: HeaderForwarding = NO_FORWARDING,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         connect_timeout_s: float = _CONNECT_TIMEOUT_S,
-        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`headers` go with every call; `now_s` is the loop's time."""
+        """`headers` go with every call."""
         self._forwarding = forwarding
         self.max_answer_bytes = max_answer_bytes
         self._connect_timeout_s = connect_timeout_s
-        self._now_s = now_s
         self._tls = tls
         self._shown: Fields = tuple((name.encode(), value.encode()) for name, value in headers)
         self._control: Fields = ((GRPC_CONTROL_FIELD.encode(), control_secret.encode()),) if control_secret else ()
@@ -86,7 +83,7 @@ class GrpcClient:
 
     async def unary(self, call: GrpcCall, *, timeout_s: float, slot: Slot | None = None) -> GrpcAnswer:
         """Pass a unary call on, as `triton/ports.GrpcUpstream.unary` says."""
-        now = self._now_s()
+        now = time.monotonic()
         deadline = now + timeout_s
         lane = _LARGE if len(call.frame) > _LARGE_BYTES else _SMALL
         try:
@@ -103,7 +100,7 @@ class GrpcClient:
             # At a deadline that it knows, Triton's gRPC ends the call though the model goes on: it is told of a
             # later one, so that the end that is seen is the model's.
             told_s = timeout_s if slot is None else timeout_s + patience_s(timeout_s, slot.expected_s)
-        left_s = deadline - self._now_s() if slot is not None and slot.tells_time_left else None
+        left_s = deadline - time.monotonic() if slot is not None and slot.tells_time_left else None
         if not connection.send_call(exchange, self._head_block(call.head, told_s, left_s), call.frame):
             return status_answer(GrpcStatus.UNAVAILABLE, _CLOSED, loss=SendFailure.NOT_SENT)
         if deadline < connection.timer.due_s:
@@ -117,7 +114,7 @@ class GrpcClient:
                 if slot is None or slot.is_superfluous:  # what another server has answered is not waited for
                     connection.loop.call_later(CANCEL_AFTER_S, exchange.cancel)
                 else:
-                    waited_s = self._now_s() - now
+                    waited_s = time.monotonic() - now
                     cancel_s = told_after_s(waited_s, slot.expected_s)
                     # One that heeds it has ended long before what it was expected to take.
                     free_s = min(patience_s(waited_s, slot.expected_s), 2 * cancel_s)

@@ -21,7 +21,7 @@ from python_backends.text_encoder.padding import pad_and_concatenate
 
 
 class TritonPythonModel:
-    """Encodes token sequences."""
+    """Encoder of token sequences."""
 
     def initialize(self, args: dict[str, str]) -> None:
         # Triton fills in "model.py" here, which is not the variant's file.

@@ -15,7 +15,7 @@ from python_backends.runtime.engines.cpu import spin_briefly
 
 
 class TritonPythonModel:
-    """Writes the likeliest tokens, exactly `max_tokens` of them."""
+    """Writer of the likeliest tokens, exactly `max_tokens` of them."""
 
     def initialize(self, args: dict[str, str]) -> None:
         spin_briefly()  # as text_generator's threads do: what is compared is the loop

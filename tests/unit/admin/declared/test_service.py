@@ -47,17 +47,6 @@ NOT_DECLARED = {
 }
 
 
-@pytest.fixture(scope="module")
-def shared() -> Bench:
-    return Bench()
-
-
-@pytest.fixture
-def bench(shared: Bench) -> Bench:
-    shared.forget()
-    return shared
-
-
 def apply(bench: Bench, kind: str, spec: object, *, name: str = "x", query: str = "") -> tuple[int, Any]:
     status, done = bench.ask("PATCH", f"/objects/{kind}/{name}?{query}", body=spec)
     return status, {field: value for field, value in done.items() if field != "warnings"}

@@ -114,10 +114,10 @@ class TestOverTheApi:
 class Behind:
     """Application that counts its requests, and answers when it is told to."""
 
-    def __init__(self, status: int = 201, size: int = 0) -> None:
+    def __init__(self, size: int = 0) -> None:
         self.requests: list[bytes] = []
         self.go = asyncio.Event()
-        self.status = status
+        self.status = 201
         self.size = size
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

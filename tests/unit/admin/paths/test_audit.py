@@ -12,17 +12,6 @@ from control_plane.audit.domain.entry import entry_from, verify
 from tests.unit.admin.admin_bench import Bench
 
 
-@pytest.fixture(scope="module")
-def shared() -> Bench:
-    return Bench()
-
-
-@pytest.fixture
-def bench(shared: Bench) -> Bench:
-    shared.forget()
-    return shared
-
-
 def changes(bench: Bench, **headers: str) -> list[dict[str, Any]]:
     return [entry["change"] for entry in bench.ask("GET", "/audit", **headers)[1]["entries"]]
 

@@ -7,17 +7,6 @@ from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
 
 
-@pytest.fixture(scope="module")
-def shared() -> Bench:
-    return Bench()
-
-
-@pytest.fixture
-def bench(shared: Bench) -> Bench:
-    shared.forget()
-    return shared
-
-
 def generations(bench: Bench) -> dict[str, str]:
     return {stored.name: str((stored.body or {})["generation"]) for stored in run(bench.store.list_all(Kind.PURGE))}
 

@@ -14,18 +14,11 @@ SPEC = {"tenant": "acme", "scopes": ["infer:text_*", "metrics"]}
 HASHED = "secret_sha256"
 
 
-@pytest.fixture(scope="module")
-def shared() -> Bench:
-    """One bench for all tests of the module, since building the API takes longer than any of them."""
-    return Bench()
-
-
 @pytest.fixture
-def bench(shared: Bench) -> Bench:
-    shared.forget()
-    shared.put_tenant()
-    shared.clock.now_s = time.time()
-    return shared
+def bench(bench: Bench) -> Bench:
+    bench.put_tenant()
+    bench.clock.now_s = time.time()
+    return bench
 
 
 def make(bench: Bench, **more: object) -> dict[str, Any]:

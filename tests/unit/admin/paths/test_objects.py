@@ -19,18 +19,6 @@ from tests.unit.admin.paths.object_fields import ALL, DEFAULTS, LEAST
 KINDS = list(LEAST)
 
 
-@pytest.fixture(scope="module")
-def shared() -> Bench:
-    """One bench for all tests of the module, since building the API takes longer than any of them."""
-    return Bench()
-
-
-@pytest.fixture
-def bench(shared: Bench) -> Bench:
-    shared.forget()
-    return shared
-
-
 def put(bench: Bench, kind: str, body: object = None, name: str = "x", **headers: str) -> tuple[int, Any]:
     status, answer = bench.ask("PUT", f"/{kind}/{name}", body=LEAST[kind] if body is None else body, **headers)
     return status, stored(answer)

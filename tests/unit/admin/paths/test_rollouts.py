@@ -20,18 +20,11 @@ def triton(request: HttpRequest) -> HttpAnswer:
     return make_answer(200, json.dumps({"output": [], "versions": ["1", "2", "3"]}).encode()) if is_known else make_answer(404, b"{}")
 
 
-@pytest.fixture(scope="module")
-def shared() -> Bench:
-    bench = Bench()
-    bench.upstream.http.answer = triton
-    return bench
-
-
 @pytest.fixture
-def bench(shared: Bench) -> Bench:
-    shared.forget()
-    run(shared.store.put(Kind.ROUTE, "r", to_body(Route("r", "v1"))))
-    return shared
+def bench(bench: Bench) -> Bench:
+    bench.upstream.http.answer = triton
+    run(bench.store.put(Kind.ROUTE, "r", to_body(Route("r", "v1"))))
+    return bench
 
 
 def test_from_the_beginning_to_the_end(bench: Bench) -> None:

@@ -28,25 +28,18 @@ def day(ago: int) -> str:
     return (datetime.now(UTC).date() - timedelta(days=ago)).isoformat()
 
 
-@pytest.fixture(scope="module")
-def shared() -> Bench:
-    return Bench()
-
-
 @pytest.fixture
-def bench(shared: Bench) -> Bench:
-    made = shared
-    made.forget()
-    made.usage.usage.sums = {
+def bench(bench: Bench) -> Bench:
+    bench.usage.usage.sums = {
         UsageKey(day(0), "acme", "a"): Usage(requests=1, compute_units=10.0),
         UsageKey(day(1), "acme", "b"): Usage(requests=2, compute_units=20.0),
         UsageKey(day(1), "umbrella", "a"): Usage(requests=4, compute_units=40.0),
         UsageKey(day(8), "", "a"): Usage(requests=8, compute_units=80.0),
         UsageKey(day(9), "acme", "(unknown)"): Usage(requests=16),
     }
-    run(made.store.put(Kind.PRICE, "p", to_body(Price("p", 0.0, 0.5, "EUR"))))
-    run(made.known.start())
-    return made
+    run(bench.store.put(Kind.PRICE, "p", to_body(Price("p", 0.0, 0.5, "EUR"))))
+    run(bench.known.start())
+    return bench
 
 
 def rows(bench: Bench, query: str) -> list[dict[str, Any]]:

@@ -9,21 +9,15 @@ from standardwebhooks import Webhook as Verifier
 
 from control_plane.core.scope import Right, Scope
 from control_plane.jobs.webhooks.secrets import MAX_OF_TENANT
-from control_plane.objects.domain.stored_objects import WEBHOOK_SECRET
+from control_plane.objects.domain.validation import WEBHOOK_SECRET
 from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
 
 
-@pytest.fixture(scope="module")
-def shared() -> Bench:
-    return Bench()
-
-
 @pytest.fixture
-def bench(shared: Bench) -> Bench:
-    shared.forget()
-    shared.put_tenant()
-    return shared
+def bench(bench: Bench) -> Bench:
+    bench.put_tenant()
+    return bench
 
 
 def make(bench: Bench, tenant: str = "acme") -> dict[str, Any]:

@@ -118,13 +118,13 @@ TEXTS = Model(batch=64, batch_s=0.004, request_s=0.0007)
 class Saturated:
     """Simulation of a model whose slots are always all taken."""
 
-    def __init__(self, model: Model, limit: AdaptiveLimit | int, *, noise: float = 0.1, drift: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, model: Model, limit: AdaptiveLimit | int, *, drift: float = 0.0, seed: int = 0) -> None:
         """`noise` varies each batch's time; `drift` makes the model faster or slower for a fifth of a second
         at a time.
         """
         self.model = model
         self._limit = limit
-        self._noise, self._drift = noise, drift
+        self._noise, self._drift = 0.1, drift
         self._random = Random(seed)
         self.now_s = 0.0
         self.done = 0

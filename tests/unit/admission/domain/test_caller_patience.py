@@ -9,13 +9,13 @@ from control_plane.admission.domain.caller_patience import CallerPatience
 KIND, OTHER = ("team", 4), ("team", 2)
 
 
-def seen(left_s: list[float], stayed_s: list[float], *, now_s: float = 0.0) -> CallerPatience:
+def seen(left_s: list[float], stayed_s: list[float]) -> CallerPatience:
     patience = CallerPatience()
-    patience.left(KIND, left_s[0], now_s)
+    patience.left(KIND, left_s[0], 0.0)
     for for_s in stayed_s:
         patience.stayed(KIND, for_s)
     for after_s in left_s[1:]:
-        patience.left(KIND, after_s, now_s)
+        patience.left(KIND, after_s, 0.0)
     return patience
 
 

@@ -24,10 +24,10 @@ def test_the_lane_of_a_time(allowed_s: float, lane: int) -> None:
     assert lane_of(allowed_s) == lane
 
 
-def lanes_of(numbers: str, cost: float = 1.0) -> PatienceLanes[int]:
+def lanes_of(numbers: str) -> PatienceLanes[int]:
     lanes = PatienceLanes[int]()
     for item, number in enumerate(numbers):
-        lanes.push(item, int(number), cost)
+        lanes.push(item, int(number), 1.0)
     return lanes
 
 

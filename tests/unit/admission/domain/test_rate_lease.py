@@ -22,8 +22,8 @@ NOW_S = 1024.0
 RATE, BURST = 100.0, 100.0
 
 
-def take_at(lease: TokenLease, now_s: float = NOW_S, *, rate: float = RATE, burst: float = BURST, processes: int = 2) -> LeaseDecision:
-    return decide(lease, rate, burst, processes, now_s)
+def take_at(lease: TokenLease, now_s: float = NOW_S, *, rate: float = RATE, burst: float = BURST) -> LeaseDecision:
+    return decide(lease, rate, burst, 2, now_s)
 
 
 def told(lease: TokenLease, granted: int, wanted_: int, *, debt: float, spent: int = 0, rate: float = RATE, burst: float = BURST) -> None:

@@ -50,7 +50,7 @@ async def computing(*, is_on: bool, loaded: tuple[str, ...] = ()) -> AsyncIterat
     cached = CachedInference(ResponseCache(fingerprints, EvictingCache(1 << 20)))
     it = Services(governed=governed, cached=cached, body_limits=BodyLimits(), max_buffered_bytes=1 << 20)
     it.upstream.http.answer = says
-    http = it.kserve(V2Http)
+    http = V2Http(it.kserve)
 
     def inference_with(own: Governance) -> InferenceService:
         return InferenceService(servers=it.servers, recorder=it.recorder, governance=own, cached=cached, default_timeout_s=9.0)

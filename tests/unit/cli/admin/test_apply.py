@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
+from tests.http_server import AskedRequest, http_server
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.cli.command import Tidegate
 from tests.wire.admin.admin import admin_server
@@ -164,30 +162,7 @@ def test_the_schema_is_the_admin_apis(tidegate: Tidegate, served: tuple[Bench, s
 
 
 _GONE = 50
-
-
-class _Gateway(BaseHTTPRequestHandler):
-    """Gateway that is away for the first `away` calls for an object, and has applied it then; with `_GONE` left it answers no more."""
-
-    away: ClassVar[dict[str, int]]
-
-    def do_PATCH(self) -> None:
-        kind, name = self.path.partition("?")[0].split("/")[-2:]
-        if self.away[name] == _GONE:
-            return
-        is_away = self.away[name] > 0
-        self.away[name] -= 1
-        body = {"error": "Redis is away"} if is_away else {"kind": kind, "name": name, "outcome": "created", "warnings": []}
-        answer = json.dumps(body).encode()
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(503 if is_away else 200)
-        self.send_header("content-type", "application/json")
-        self.send_header("retry-after", "0")
-        self.send_header("content-length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *args: object) -> None: ...
+"""Calls that are left to a gateway that is away when it answers no more at all."""
 
 
 @pytest.mark.parametrize(
@@ -202,15 +177,20 @@ class _Gateway(BaseHTTPRequestHandler):
 def test_a_gateway_whose_store_is_away_for_a_moment_is_asked_again(
     away: dict[str, int], status: int, out: str, err: str, tidegate: Tidegate, file: Path
 ) -> None:
-    handler = type("Gateway", (_Gateway,), {"away": dict(away)})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
-        try:
-            done = tidegate("apply", "-f", file, "--admin-url", f"http://127.0.0.1:{server.server_port}")
-        finally:
-            server.shutdown()
-            serving.join()
+    """It is away for the first `away` calls for an object, and has applied it then."""
+    left = dict(away)
+
+    def answer(asked: AskedRequest) -> None:
+        kind, name = asked.path.partition("?")[0].split("/")[-2:]
+        if left[name] == _GONE:
+            return
+        is_away = left[name] > 0
+        left[name] -= 1
+        told = {"error": "Redis is away"} if is_away else {"kind": kind, "name": name, "outcome": "created", "warnings": []}
+        asked.answer(503 if is_away else 200, told, content_type="application/json", retry_after="0")
+
+    with http_server(answer) as url:
+        done = tidegate("apply", "-f", file, "--admin-url", url)
     assert (done.status, done.out) == (status, out)
     assert done.err.startswith(err)
     assert ("HTTP 503" in done.err or "no answer from" in done.err) is bool(status)

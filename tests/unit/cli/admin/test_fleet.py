@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import http.server
-import json
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from control_plane.cli import main
+from tests.http_server import http_server
 from tests.unit.cli.admin.fleet_answers import MODEL, SERVER
+from tests.unit.cli.command import Tidegate
+
+Show = Callable[..., list[list[str]]]
 
 FLEET = {
     "is_leader": True,
@@ -34,43 +32,21 @@ FLEET = {
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found = FLEET if self.path == "/fleet" else {}
-            body = json.dumps(found).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    with http_server(lambda asked: asked.answer(200, FLEET if asked.path == "/fleet" else {})) as url:
+        yield url
 
 
 @pytest.fixture
-def show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str) -> Callable[..., list[list[str]]]:
+def show(tidegate: Tidegate, monkeypatch: pytest.MonkeyPatch, url: str) -> Show:
     """Split the output into lines of words."""
     monkeypatch.setenv("COLUMNS", "200")
 
     def call(*arguments: str) -> list[list[str]]:
-        monkeypatch.setattr(sys, "argv", ["tidegate", "fleet", "--admin-url", url, *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        assert not ended.value.code, told
-        return [line.split() for line in told.out.splitlines()]
+        told = tidegate("fleet", "--admin-url", url, *arguments)
+        assert not told.status, told
+        return told.table
 
     return call
-
-
-Show = Callable[..., list[list[str]]]
 
 
 def test_servers_models_and_events(show: Show) -> None:

@@ -18,6 +18,7 @@ from control_plane.cli.clients.embeddings import EmbeddingClient
 from control_plane.cli.clients.jobs import JobClient
 from control_plane.cli.clients.model import ModelClient
 from control_plane.core.errors import InvalidRequest, ObjectNotFound, UpstreamUnavailable
+from tests.http_server import serving
 from tests.tls_files import Authority, needs_openssl
 
 MODEL = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory_bytes": None}
@@ -63,12 +64,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def gateway() -> Iterator[Gateway]:
-    with Gateway() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with Gateway() as server, serving(server):
         yield server
-        server.shutdown()
-        thread.join()
 
 
 class UnixGateway(Gateway):

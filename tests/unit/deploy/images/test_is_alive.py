@@ -5,10 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ import pytest
 from control_plane.host.boot_clock import boot_time_s
 from control_plane.host.heartbeat import EVERY_S, FILE
 from deploy.images.is_alive import main
+from tests.http_server import AskedRequest, http_server
 from tests.unit.deploy.rendered import CASES, containers, env, pod_spec, render, workloads
 
 LONG_S = 60.0
@@ -35,29 +34,22 @@ def probes() -> list[tuple[tuple[str, ...], str, float, float]]:
     return sorted(found)
 
 
-class Live(BaseHTTPRequestHandler):
+class Triton:
+    """A Triton whose liveness has this status."""
+
     status = 200
+    port = 0
 
-    def do_GET(self) -> None:
-        self.send_response(self.status if self.path == "/v2/health/live" else 404)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
+    def answer(self, asked: AskedRequest) -> None:
+        asked.answer(self.status if asked.path == "/v2/health/live" else 404)
 
 
 @pytest.fixture
-def triton() -> Iterator[type[Live]]:
-    class Mine(Live):
-        port = 0
-
-    with HTTPServer(("127.0.0.1", 0), Mine) as server:
-        Mine.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield Mine
-        server.shutdown()
-        thread.join()
+def triton() -> Iterator[Triton]:
+    found = Triton()
+    with http_server(found.answer) as url:
+        found.port = int(url.rpartition(":")[2])
+        yield found
 
 
 def words(folder: Path, port: int) -> list[str]:
@@ -86,12 +78,12 @@ def test_every_node_is_probed_by_the_program_of_its_image() -> None:
     ],
 )
 def test_what_is_alive(
-    tmp_path: Path, triton: type[Live], capsys: pytest.CaptureFixture[str], age_s: float | None, status: int, expected: int, told: str
+    tmp_path: Path, triton: Triton, capsys: pytest.CaptureFixture[str], age_s: float | None, status: int, expected: int, told: str
 ) -> None:
     triton.status = status
     if age_s is not None:
         (tmp_path / FILE).write_text(f"{boot_time_s() - age_s:020.3f}\n")
-    assert main(words(tmp_path, triton.port)) == expected  # type: ignore[attr-defined]
+    assert main(words(tmp_path, triton.port)) == expected
     assert told in capsys.readouterr().out
 
 
@@ -102,14 +94,14 @@ def test_a_triton_that_is_away_is_not_alive(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("content", ["", "x\n", "-1", "nan"])
-def test_a_heartbeat_that_says_nothing_is_none(tmp_path: Path, triton: type[Live], content: str) -> None:
+def test_a_heartbeat_that_says_nothing_is_none(tmp_path: Path, triton: Triton, content: str) -> None:
     (tmp_path / FILE).write_text(content)
-    assert main(words(tmp_path, triton.port)) == 1  # type: ignore[attr-defined]
+    assert main(words(tmp_path, triton.port)) == 1
 
 
-def test_a_frozen_process_is_noticed_and_forgiven_when_it_goes_on(tmp_path: Path, triton: type[Live]) -> None:
+def test_a_frozen_process_is_noticed_and_forgiven_when_it_goes_on(tmp_path: Path, triton: Triton) -> None:
     """With the node's own heartbeat; a shorter patience than the probe's, since a test would wait for it."""
-    mine = [*words(tmp_path, triton.port), "--at-most-s=3"]  # type: ignore[attr-defined]
+    mine = [*words(tmp_path, triton.port), "--at-most-s=3"]
     code = f"import asyncio, pathlib; from control_plane.host.heartbeat import beat; asyncio.run(beat(pathlib.Path({str(tmp_path)!r})))"
 
     def wait_until(status: int) -> None:

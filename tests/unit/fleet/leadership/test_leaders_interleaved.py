@@ -250,8 +250,8 @@ RARE: dict[type[LeaderElection], int] = {ReleasesAtOnce: 54}
 """Kinds that break a rule in few worlds, and a world in which they do: where the search begins."""
 
 
-def violated(kind: Kind, events: Sequence[Event], *, worlds: int = 300) -> int | None:
+def violated(kind: Kind, events: Sequence[Event]) -> int | None:
     """Return the first of so many worlds in which this kind of process breaks a rule."""
     first = RARE.get(kind.election, 0)
-    seeds = range(first, first + worlds)
+    seeds = range(first, first + 300)
     return next((seed for seed in seeds if play(seed, [pass_time(CALM_S), *events], kind).violations), None)

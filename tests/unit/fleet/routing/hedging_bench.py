@@ -117,12 +117,12 @@ class Service:
         request = Hedged(self.bench, self.tritons, frontend=self.frontend, name=name, timeout_s=timeout_s)
         return await self.inference.infer(request)  # type: ignore[arg-type]
 
-    async def learn(self, requests: int = 400, *, part: float = 0.01, more_s: float = PAUSE_S) -> None:
+    async def learn(self, requests: int = 400, *, part: float = 0.01) -> None:
         """Have the model show that one request in so many straggles."""
         for number in range(requests):
-            self.tritons.plans = [USUAL_S + more_s] if part and number % int(1 / part) == 0 else []
+            self.tritons.plans = [USUAL_S + PAUSE_S] if part and number % int(1 / part) == 0 else []
             await self.ask()
-            await asyncio.sleep(2 * more_s if number % 100 == 0 else 0.001)
+            await asyncio.sleep(2 * PAUSE_S if number % 100 == 0 else 0.001)
         await asyncio.sleep(2.0)  # until no server counts as busy with what was cancelled
         self.tritons.sent.clear()
         self.tritons.ended.clear()

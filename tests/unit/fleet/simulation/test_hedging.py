@@ -137,14 +137,14 @@ def test_a_server_that_leaves_loses_nothing_that_another_one_has() -> None:
     assert (latencies, outcome.rerouted, outcome.refused) == ([4.0], 0, 0)
 
 
-def drawn(*, hedging: HedgingPolicy, load: float, part: float = 0.01, heeds: bool = True, requests: int = 8_000) -> Outcome:
+def drawn(*, hedging: HedgingPolicy, load: float, part: float = 0.01, heeds: bool = True) -> Outcome:
     """Requests of 5 ms, of which a part takes 200 ms longer, to three servers with two instances each."""
     random, now_s, trace = Random(1), READY_S, []
 
     def takes_s() -> float:
         return random.gauss(0.005, 0.0003) + (0.2 if random.random() < part else 0.0)
 
-    for _ in range(requests + 5_000):
+    for _ in range(8_000 + 5_000):
         now_s += random.expovariate(load * 6 / (0.005 + part * 0.2))
         trace.append(Request(now_s, "m", takes_s(), takes_s()))
     cost = ModelCost(1, 0.001, is_repeatable=True, min_replicas=3, heeds_after_s=0.005 if heeds else None)

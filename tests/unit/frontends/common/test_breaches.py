@@ -6,10 +6,10 @@ from typing import Any, cast
 from control_plane.frontends.common.breaches import Breaches, HeldBack
 
 
-def breached(count: int, *, source: int = 1, every_s: float = 0.0) -> Breaches:
+def breached(count: int, *, every_s: float = 0.0) -> Breaches:
     breaches = Breaches()
     for number in range(count):
-        breaches.breached(source, number * every_s)
+        breaches.breached(1, number * every_s)
     return breaches
 
 
@@ -77,9 +77,9 @@ class Connection:
         self.told.append("pause writing")
 
 
-def held_back(pause_s: float = 0.0) -> tuple[Transport, Connection]:
+def held_back() -> tuple[Transport, Connection]:
     transport, connection = Transport(), Connection()
-    HeldBack(connection, cast("asyncio.Transport", transport), pause_s)
+    HeldBack(connection, cast("asyncio.Transport", transport), 0.0)
     return transport, connection
 
 

@@ -56,7 +56,7 @@ async def computing(
 
     compute = JobCompute(
         inference_with,
-        it.kserve(V2Http).context,
+        V2Http(it.kserve).context,
         it.budget,
         meter=meter,
         is_hot=lambda model: True,

@@ -23,6 +23,7 @@ from control_plane.frontends.kserve.grpc import V2Grpc
 from control_plane.frontends.kserve.grpc_fleet import GrpcFleetAnswers
 from control_plane.frontends.kserve.http import V2Http
 from control_plane.frontends.kserve.http_fleet import HttpFleetAnswers
+from control_plane.frontends.kserve.services import KServeServices
 from control_plane.inference.inference import InferenceService
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
@@ -42,8 +43,8 @@ NAMES = ("s0", "s1")
 SERVICE = "/inference.GRPCInferenceService/"
 
 
-def counted(name: str, count: int, *, version: str = "1") -> dict[str, Any]:
-    found = no_statistics(name, version)
+def counted(name: str, count: int) -> dict[str, Any]:
+    found = no_statistics(name, "1")
     found["inference_count"], found["last_inference"] = count, 1000 + count
     found["batch_stats"] = [{"batch_size": 4, "compute_infer": {"count": count, "ns": 10 * count}}]
     return found
@@ -249,9 +250,7 @@ class Frontend:
         inference = InferenceService(
             servers=bench.servers, recorder=FakeRecorder(), governance=governed, default_timeout_s=5.0, dispatch=dispatch
         )
-        limits = {"budget": BodyBudget(1 << 20), "limits": BodyLimits(), "read_timeout_s": 5.0}
-        self.v2 = V2Http(inference=inference, access=governed.access, servers=bench.servers, models=FakeModels(), **limits)  # type: ignore[arg-type]
-        self.grpc = V2Grpc(
+        kserve = KServeServices(
             inference=inference,
             access=governed.access,
             servers=bench.servers,
@@ -260,6 +259,7 @@ class Frontend:
             limits=BodyLimits(),
             read_timeout_s=5.0,
         )
+        self.v2, self.grpc = V2Http(kserve), V2Grpc(kserve)
         self.servers = bench.servers
 
     def ask(self, method: bytes, target: bytes, body: bytes = b"") -> HttpAnswer:

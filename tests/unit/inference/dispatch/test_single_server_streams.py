@@ -19,8 +19,8 @@ from tests.unit.inference.dispatch.single_server_bench import Bench
 pytestmark = pytest.mark.virtual_time
 
 
-async def _stream(bench: Bench, request: Request, *, timeout_s: float = 30.0) -> HttpAnswer | HttpStream:
-    return await bench.one.stream(request, call("a"), timeout_s=timeout_s, running=repeatable(False))
+async def _stream(bench: Bench, request: Request) -> HttpAnswer | HttpStream:
+    return await bench.one.stream(request, call("a"), timeout_s=30.0, running=repeatable(False))
 
 
 async def _first_piece(bench: Bench, *, takes_s: float) -> None:

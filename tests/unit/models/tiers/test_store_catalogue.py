@@ -15,9 +15,9 @@ from tests.fakes.triton.model_store import FakeModelStore
 
 
 @asynccontextmanager
-async def known(*stores: FakeModelStore, taken: tuple[str, ...] = ()) -> AsyncIterator[StoreCatalogue]:
+async def known(*stores: FakeModelStore) -> AsyncIterator[StoreCatalogue]:
     threads = StoppableThreads(2, name="t")
-    yield StoreCatalogue(stores, threads, lambda: taken)
+    yield StoreCatalogue(stores, threads, lambda: ())
     threads.close()
 
 

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 
 import httpx
@@ -15,6 +13,7 @@ import pytest
 from control_plane.fleet.simulation.workload import Request
 from perf.fleet.clients import Answers, ask, replay, text_of
 from perf.fleet.models import ENCODERS, INPUT
+from tests.http_server import AskedRequest, http_server
 
 
 def test_texts_fit_every_model_and_are_the_same_each_time() -> None:
@@ -60,29 +59,17 @@ def test_what_is_wrong_with_an_answer_is_told(answer: httpx.Response | None, wro
     assert bool(told) == bool(wrong)
 
 
-class Server(BaseHTTPRequestHandler):
+def answered(asked: AskedRequest) -> None:
     """A request takes 0.3 s, but `refused` is refused at once."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        is_refused = "/refused/" in self.path
-        time.sleep(0 if is_refused else 0.3)
-        self.send_response(503 if is_refused else 200)
-        self.end_headers()
-        self.wfile.write(b"no room" if is_refused else b'{"outputs": [{"name": "EMBEDDING"}]}')
-
-    def log_message(self, *arguments: object) -> None:
-        """Silence."""
+    is_refused = "/refused/" in asked.path
+    time.sleep(0 if is_refused else 0.3)
+    asked.answer(503 if is_refused else 200, b"no room" if is_refused else b'{"outputs": [{"name": "EMBEDDING"}]}')
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with http_server(answered) as url:
+        yield url
 
 
 def test_each_request_is_sent_at_its_time_whatever_became_of_those_before(url: str) -> None:

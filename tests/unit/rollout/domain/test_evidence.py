@@ -171,8 +171,8 @@ def test_copies_set_no_thresholds_and_their_time_is_not_judged() -> None:
     assert (all_of_it.median_s, all_of_it.gates[SLOWER].whole.canary) == (None, 0)
 
 
-def differing(part: float, count: int, *, seed: int, may_differ: float = 0.01) -> Evidence:
-    drawn, all_of_it = random.Random(seed), evidence(Agreement("exact", may_differ=may_differ))
+def differing(part: float, count: int, *, seed: int) -> Evidence:
+    drawn, all_of_it = random.Random(seed), evidence(Agreement("exact", may_differ=0.01))
     for number in range(count):
         all_of_it.add(pair(number, differs=drawn.random() < part))
         if all_of_it.findings.failed:

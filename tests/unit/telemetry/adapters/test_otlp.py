@@ -3,9 +3,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -16,6 +14,7 @@ from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.telemetry.adapters.otlp import OtlpSpans, open_otlp_spans
 from control_plane.telemetry.tracing import RequestTrace, TracedEnd, Tracer
 from tests.fakes.spans import Spans
+from tests.http_server import AskedRequest, http_server
 
 
 def ended(**more: object) -> TracedEnd:
@@ -186,36 +185,21 @@ def test_a_collector_that_is_not_there_harms_nothing(caplog: pytest.LogCaptureFi
     assert spans.lost == 1
 
 
-@contextmanager
-def collector(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            answer(self)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 def test_of_an_answer_that_does_not_end_little_is_read() -> None:
     sent, is_over = 0, threading.Event()
 
-    def endless(handler: BaseHTTPRequestHandler) -> None:
+    def endless(asked: AskedRequest) -> None:
         nonlocal sent
-        handler.send_response(200)
-        handler.end_headers()
+        asked.send_response(200)
+        asked.end_headers()
         try:
             while sent < 2**26:
-                sent += handler.wfile.write(bytes(2**16))
+                sent += asked.wfile.write(bytes(2**16))
         except OSError:
             pass
         is_over.set()
 
-    with collector(endless) as url:
+    with http_server(endless) as url:
         spans = open_otlp_spans(url)
         begun(Tracer(spans, 1.0, time.monotonic)).end(ended())
         spans.close()
@@ -224,13 +208,7 @@ def test_of_an_answer_that_does_not_end_little_is_read() -> None:
 
 
 def test_a_collector_that_sends_elsewhere_takes_no_spans(caplog: pytest.LogCaptureFixture) -> None:
-    def elsewhere(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(302)
-        handler.send_header("Location", "/login")
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
-
-    with collector(elsewhere) as url:
+    with http_server(lambda asked: asked.answer(302, location="/login")) as url:
         spans = open_otlp_spans(url)
         begun(Tracer(spans, 1.0, time.monotonic)).end(ended())
         spans.close()
@@ -241,13 +219,11 @@ def test_a_collector_that_sends_elsewhere_takes_no_spans(caplog: pytest.LogCaptu
 def test_spans_go_to_one_path_however_the_endpoint_is_written(path: str) -> None:
     paths = list[str]()
 
-    def taken(handler: BaseHTTPRequestHandler) -> None:
-        paths.append(handler.path)
-        handler.send_response(200)
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
+    def taken(asked: AskedRequest) -> None:
+        paths.append(asked.path)
+        asked.answer(200)
 
-    with collector(taken) as url:
+    with http_server(taken) as url:
         spans = open_otlp_spans(url + path)
         begun(Tracer(spans, 1.0, time.monotonic)).end(ended())
         spans.close()

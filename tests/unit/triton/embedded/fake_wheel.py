@@ -43,12 +43,11 @@ FILES = {
 }  # fmt: skip
 
 
-def write_wheel(cache_dir: Path, *, without: str = "") -> Path:
+def write_wheel(cache_dir: Path) -> Path:
     """Put the fake wheel where `make setup` puts the real one."""
     wheel = cache_dir / "wheels" / NAME
     wheel.parent.mkdir(parents=True)
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, content in FILES.items():
-            if name != without:
-                archive.writestr(name, content)
+            archive.writestr(name, content)
     return wheel

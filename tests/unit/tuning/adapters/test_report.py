@@ -22,12 +22,12 @@ DELAYED = DEFAULT.changed(Knob.QUEUE_DELAY, 500)
 TEXT = "# Why.\ninstance_group { count: 1 }\n"
 
 
-def report_of(recommended: Candidate, *, failure: str = "no [memory] left") -> Report:
+def report_of(recommended: Candidate) -> Report:
     one_round = (Level(1, 100.0, 1.0, 2.0), Level(8, 400.0, 3.0, 12.5))
     result = TuningResult(
         screened={DEFAULT: one_round, TWO: one_round, PINNED: one_round, DELAYED: one_round, DEFAULT.changed(Knob.LANES, 2): ()},
         rounds={DEFAULT: [one_round] * 5, TWO: [one_round] * 5, PINNED: [one_round] * 5},
-        failures={DEFAULT.changed(Knob.LANES, 2): failure},
+        failures={DEFAULT.changed(Knob.LANES, 2): "no [memory] left"},
         verdict=Verdict(recommended, "It is the best."),
     )
     message = text_format.Parse(TEXT, model_config_pb2.ModelConfig())

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
-import json
-import sys
-import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from control_plane.cli import main
+from tests.http_server import http_server
+from tests.unit.cli.command import Tidegate
 
 FAR = {
     "name": "us",
@@ -29,31 +25,14 @@ AWAY = FAR | {"name": "ap", "is_well": False, "reason": "it says nothing", "roun
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps([FAR, AWAY] if self.path == "/regions" else []).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    with http_server(lambda asked: asked.answer(200, [FAR, AWAY] if asked.path == "/regions" else [])) as url:
+        yield url
 
 
-def test_each_region_has_a_line(url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["tidegate", "regions", "--admin-url", url])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+def test_each_region_has_a_line(url: str, tidegate: Tidegate) -> None:
+    ended = tidegate("regions", "--admin-url", url)
+    assert ended.status == 0
+    lines = [line.split() for line in ended.out.splitlines()]
     assert lines[1:] == [
         ["us", "us.example:443", "yes", "81.2", "ms", "0.4", "s", "9", "7", "2"],
         ["ap", "us.example:443", "no", "9", "7", "2", "it", "says", "nothing"],

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from control_plane.objects.domain.stored_objects import to_body
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from tests.aio import run
 from tests.e2e.tidegate import run_cli
+from tests.http_server import AskedRequest, http_server
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.cli.command import Tidegate
 from tests.wire.admin.admin import admin_server
@@ -172,22 +171,11 @@ def test_watch_goes_on_where_the_gateway_or_its_store_was_restarted(tidegate: Ti
     held = {**seen, "doubt": "faults: 9 of 9 requests"}
     answers: list[dict[str, Any] | None] = [seen, None, away, held, held, {**seen, "phase": "promoted"}]
 
-    class Admin(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer = answers.pop(0)
-            if answer is None:
-                return  # and the connection ends
-            self.send_response(503 if answer is away else 200)
-            self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
+    def answer(asked: AskedRequest) -> None:
+        if (found := answers.pop(0)) is not None:  # else the connection ends
+            asked.answer(503 if found is away else 200, found)
 
-        def log_message(self, *args: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Admin) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        ended = tidegate("rollouts", "watch", "r", "--admin-url", f"http://127.0.0.1:{server.server_port}")
-        server.shutdown()
-        thread.join()
+    with http_server(answer) as url:
+        ended = tidegate("rollouts", "watch", "r", "--admin-url", url)
     assert (ended.status, answers, ended.err.count("asking again")) == (0, [], 1)
     assert ended.err.count("it holds at its step: faults: 9 of 9 requests; promote or abort it, or wait") == 1

@@ -99,7 +99,7 @@ def streamed(folder: Path, device: Device, buffers: int) -> tuple[CausalLM, Laye
     return model, stream_layers(model._model, layers, others + buffers * layer_bytes(model), device)
 
 
-def logits(model: CausalLM, *, device: str = "cpu") -> list[Tensor]:
+def logits(model: CausalLM) -> list[Tensor]:
     """Of three sequences that are read together, and then write three tokens each."""
     pieces = [Piece(prompt, KeyValues(len(prompt) + 3)) for prompt in PROMPTS]
     found = []
