@@ -291,7 +291,7 @@ class Jobs:
                 # Closed here: by itself what it counts would be given back some time after a disk has failed.
                 async with aclosing(self._bounded(tenant, wanted, wanted.rest)) as pieces:
                     return await self._spool.receive(job_id, "body", pieces)
-        return await keep([wanted.body], job_id=job_id, name="body", store=self._store, spool=self._spool)
+        return await keep([wanted.body], job_id=job_id, name="body", store=self._store, spool=self._spool, is_new=True)
 
     async def _bounded(self, tenant: str, wanted: Submission, rest: BodyPieces) -> AsyncGenerator[bytes | bytearray, None]:
         """Yield a large body as far as the tenant has room for it beside its others. Raises LimitExceeded."""
