@@ -39,14 +39,6 @@ class CopyCounts:
         for half, took_s in ((Half.ORIGINAL, original_s), (Half.COPY, copy_s)):
             self._took.setdefault((order.route, order.name, half), _Histogram()).add(took_s)
 
-    @property
-    def by_result(self) -> Counter[Copied]:
-        """Copies of all routes by what became of them."""
-        sums: Counter[Copied] = Counter()
-        for (_, _, result), count in self._results.items():
-            sums[result] += count
-        return sums
-
     def results(self) -> tuple[CopiedCount, ...]:
         """Return all counters, zeros included of those that are copied to at all: rates begin there."""
         places = dict.fromkeys((route, model) for route, model, _ in self._results)
