@@ -48,7 +48,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _warn() -> None:
-    """Of what would be held against the results afterwards."""
+    """Warn of what would be held against the results afterwards."""
     if (state := tree_state()) != CLEAN:
         print(f"warning: the results will be marked, and no document may quote them: the tree is not clean ({state})", file=sys.stderr)
     if (load := os.getloadavg()[0] / len(os.sched_getaffinity(0))) > _QUIET:

@@ -64,7 +64,7 @@ class Scenario:
         return self.report.module()
 
     def flags(self, data: Path | None, rounds: int | None = None) -> list[str]:
-        """For those traces that the folder has, and for so many rounds."""
+        """Return the command's flags for those traces that the folder has, and for so many rounds."""
         few = ["--rounds", str(rounds)] if rounds and self.has_rounds else []
         return [*few, *self._trace_flags(data)]
 

@@ -18,7 +18,7 @@ from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.admission.model_slots import ModelSlots
 from control_plane.admission.permit import Permit
 from control_plane.admission.rate_leases import RateLeases, Undecided
-from control_plane.admission.tenant_limits import ShedCounts, TenantLimits, TenantSource, TenantUsage
+from control_plane.admission.tenant_limits import ShedCounts, TenantAccount, TenantLimits, TenantSource
 from control_plane.admission.waiting_room import WaitingLimits, WaitingRoom
 from control_plane.telemetry.shed_reason import ShedReason
 
@@ -98,14 +98,14 @@ class Admission:
             raise
         return Permit(self.slots, account)
 
-    def check_without_permit(self, account: TenantUsage) -> bool:
+    def check_without_permit(self, account: TenantAccount) -> bool:
         """Check and count a request that is answered at once and needs no permit, such as a cache hit. Raises LimitExceeded.
 
         Returns False where only the shared bucket can decide: the request then has to `admit_when_synced`.
         """
         return not (account.is_limited and isinstance(self._limits.check(account), Undecided))
 
-    def account(self, tenant: str) -> TenantUsage:
+    def account(self, tenant: str) -> TenantAccount:
         """Return the tenant's account with the limits that hold now, until an object in the store changes."""
         return self._limits.account(tenant)
 

@@ -14,7 +14,7 @@ from control_plane.admission.domain.fair_queue import Ticket
 from control_plane.admission.domain.patience_lanes import lane_of
 from control_plane.admission.model_slots import ModelSlots
 from control_plane.admission.standing_refusal import StandingRefusal
-from control_plane.admission.tenant_limits import TenantUsage
+from control_plane.admission.tenant_limits import TenantAccount
 from control_plane.admission.waiting_room import Place
 from control_plane.core.errors import LimitExceeded, Overloaded
 from control_plane.objects.domain.tenant import LOCAL
@@ -55,7 +55,7 @@ class Permit:
         "tells_time_left",
     )
 
-    def __init__(self, slots: ModelSlots, account: TenantUsage) -> None:
+    def __init__(self, slots: ModelSlots, account: TenantAccount) -> None:
         self._slots = slots
         self._account = account
         self._limiter: ConcurrencyLimiter | None = None

@@ -46,7 +46,7 @@ Answer = RateDecision | Undecided | None
 
 
 class RatedAccount(Protocol):
-    """A tenant with a rate: `admission/tenant_limits.TenantUsage`."""
+    """A tenant with a rate: `admission/tenant_limits.TenantAccount`."""
 
     rate: RateState
     """State of this process's own token bucket, which decides while the shared ones are silent."""

@@ -35,8 +35,8 @@ class TenantSource(Protocol):
         """Tenants by name; read for each request, so it must be cheap."""
 
 
-class TenantUsage:
-    """Usage of one tenant in this process, with the limits it is held against."""
+class TenantAccount:
+    """Account of one tenant in this process: what it uses, and the limits it is held against."""
 
     __slots__ = (
         "as_of",
@@ -97,7 +97,7 @@ class TenantLimits:
         self._sheds = sheds
         self._leases = leases
         self._today_s = today_s
-        self._accounts: dict[str, TenantUsage] = {}
+        self._accounts: dict[str, TenantAccount] = {}
         self._shares: Mapping[str, float] = {}
         self._other_share = 1.0
         self._as_of = 0
@@ -105,25 +105,25 @@ class TenantLimits:
         self._day, self._day_ends_s = 0, DAY_S
         self._stored: Mapping[str, float] = {}
 
-    def account(self, name: str) -> TenantUsage:
+    def account(self, name: str) -> TenantAccount:
         """Return the tenant's account with the limits that hold now; an unknown tenant has no limits."""
         tenant = self._known.tenants.get(name)
         account = self._accounts.get(name)
         if account is None:
-            account = self._accounts[name] = TenantUsage(name)
+            account = self._accounts[name] = TenantAccount(name)
         elif account.known is tenant and account.as_of == self._as_of:
             return account
         self._hold_against(account, tenant)
         return account
 
-    def _hold_against(self, account: TenantUsage, known: Tenant | None) -> None:
+    def _hold_against(self, account: TenantAccount, known: Tenant | None) -> None:
         """Hold an account against the tenant's limits and the share that holds now."""
         account.as_of = self._as_of
         share = self._shares.get(account.name, self._other_share)
         if account.known is not known or account.share != share:
             account.set_limits(known, share)
 
-    def check(self, account: TenantUsage) -> Undecided | None:
+    def check(self, account: TenantAccount) -> Undecided | None:
         """Check a request against all limits: None admits it, `Undecided` leaves it to `ask`. Raises
         LimitExceeded.
 
@@ -145,7 +145,7 @@ class TenantLimits:
             return answer
         raise self._refuse_rate(account, answer)
 
-    async def ask(self, account: TenantUsage) -> None:
+    async def ask(self, account: TenantAccount) -> None:
         """Wait for the shared bucket's decision on a request that `check` left undecided. Raises
         LimitExceeded.
         """
@@ -154,7 +154,7 @@ class TenantLimits:
         if refusal is not None:
             raise self._refuse_rate(account, refusal)
 
-    def precheck(self, account: TenantUsage) -> None:
+    def precheck(self, account: TenantAccount) -> None:
         """Raise LimitExceeded where `check` would now, using no token; only a refused request counts as
         demand.
         """
@@ -200,7 +200,7 @@ class TenantLimits:
         for account in self._accounts.values():
             account.units_ended = 0.0
 
-    def _check_quota(self, account: TenantUsage) -> None:
+    def _check_quota(self, account: TenantAccount) -> None:
         """Raise LimitExceeded if the tenant has used up its compute units of today."""
         quota = account.tenant.daily_compute_units
         if quota is None:
@@ -214,14 +214,14 @@ class TenantLimits:
             fields = limit_fields(limit=quota, remaining=0, reset_s=DAY_S - now_s % DAY_S)
             raise self._refuse(account, ShedReason.QUOTA, f"has used its {quota:g} compute units of today (UTC)", wait_s, fields)
 
-    def _check_concurrency(self, account: TenantUsage) -> None:
+    def _check_concurrency(self, account: TenantAccount) -> None:
         limit = account.concurrency
         if limit is not None and account.in_flight >= limit:
             fields = limit_fields(limit=account.tenant.concurrency or 0, remaining=0, reset_s=_CONCURRENCY_RETRY_S)
             text = f"may have {account.tenant.concurrency} requests under way at a time"
             raise self._refuse(account, ShedReason.CONCURRENCY, text, _CONCURRENCY_RETRY_S, fields)
 
-    def _refuse_rate(self, account: TenantUsage, decision: RateDecision) -> LimitExceeded:
+    def _refuse_rate(self, account: TenantAccount, decision: RateDecision) -> LimitExceeded:
         tenant, whole = account.tenant, account.whole_rate
         assert whole is not None, "it has no rate"
         fields = limit_fields(limit=whole.burst, remaining=0, reset_s=decision.reset_s)
@@ -229,6 +229,6 @@ class TenantLimits:
         text = f"may send {tenant.requests_per_s:g} requests per second{at_once}"
         return self._refuse(account, ShedReason.RATE, text, decision.retry_after_s, fields)
 
-    def _refuse(self, account: TenantUsage, reason: ShedReason, text: str, retry_after_s: float, fields: Fields) -> LimitExceeded:
+    def _refuse(self, account: TenantAccount, reason: ShedReason, text: str, retry_after_s: float, fields: Fields) -> LimitExceeded:
         self._sheds[account.tenant.name, reason] += 1
         return LimitExceeded(f"tenant {account.tenant.name!r} {text}", retry_after_s=retry_after_s, limits=fields)

@@ -9,14 +9,14 @@ _PAGE = 1000
 """Items that are read at a time once a page had some that the reader may not see: the store serves others in between."""
 
 
-class Identified(Protocol):
+class Listed(Protocol):
     """Item of a list, with the id by which the next page begins."""
 
     @property
     def id(self) -> str: ...
 
 
-ItemT = TypeVar("ItemT", bound=Identified)
+ItemT = TypeVar("ItemT", bound=Listed)
 
 
 async def visible_items(

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from math import inf
@@ -23,10 +23,10 @@ from control_plane.core.principal import Principal
 from control_plane.core.visible_items import visible_items
 from control_plane.jobs.blobs import keep
 from control_plane.jobs.domain.delivery import Delivery
-from control_plane.jobs.domain.drain_rate import DrainRate
 from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, Result, due_s_of
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, requeued
-from control_plane.jobs.ports import BlobReader, Bounds, JobBackend, JobsFull, Load, SpoolDamaged
+from control_plane.jobs.ports import BlobReader, Bounds, JobBackend, JobsFull, SpoolDamaged
+from control_plane.jobs.room import JobRoom
 from control_plane.jobs.upload_slots import UploadSlots
 from control_plane.protocols.http1 import BodyPieces
 
@@ -95,15 +95,13 @@ class Jobs:
         """
         self._store, self._queue, self._spool = backend.store, backend.queue, backend.spool
         self._bounds = bounds
+        self.room = JobRoom(self._store, bounds, today_s=today_s)
         self._policy = policy
         self._expire_s = expire_s
         self._on_ended = on_ended
         self._today_s = today_s
-        self._drains = DrainRate()
         self._being_accepted: set[tuple[str, str]] = set()
         self._slots = slots or UploadSlots()
-        self._arriving: Counter[str] = Counter()
-        """Bytes of each tenant's large bodies that are being received."""
         self._waiting: Counter[str] = Counter()
         """Callers of each tenant that wait for a job."""
         self.is_draining = False
@@ -112,8 +110,6 @@ class Jobs:
         """When those who wait are answered at the latest, in the loop's time."""
         self.require_model: RequireModel | None = None
         """Refuses a job for a model that there is not; None: that shows when it is computed."""
-        self.processes: Callable[[], int] = lambda: 1
-        """Says how many processes accept jobs to the same store, this one included."""
 
     async def submit(self, principal: Principal, wanted: Submission) -> Job:
         """Accept a job, or return the one that its idempotency key has made before.
@@ -250,7 +246,7 @@ class Jobs:
     async def require_room(self, principal: Principal, size_bytes: int, *, idempotency_key: str) -> None:
         """Refuse a body of this size before it is read, unless its job is there already. Raises LimitExceeded."""
         try:
-            self._check_room(principal.tenant, await self._store.load(principal.tenant), size_bytes)
+            await self.room.require(principal.tenant, size_bytes)
         except LimitExceeded:
             if not await self._knows_key(principal.tenant, idempotency_key):
                 raise
@@ -258,13 +254,6 @@ class Jobs:
     async def _knows_key(self, tenant: str, idempotency_key: str) -> bool:
         """Whether a job was made with this key, if it is one."""
         return bool(idempotency_key) and await self._store.knows_key(tenant, idempotency_key)
-
-    def _check_room(self, tenant: str, loads: tuple[Load, Load], size_bytes: int) -> None:
-        """Raises LimitExceeded: a job with so many bytes has no room beside what is open."""
-        own, everybody = loads
-        for load, bound, is_tenants in ((own, self._bounds.of_tenant, True), (everybody, self._bounds.in_all, False)):
-            if load.jobs >= bound.jobs or load.size_bytes + size_bytes > bound.size_bytes:
-                raise self._full(tenant, load, of_tenant=is_tenants)
 
     async def _accept(self, principal: Principal, wanted: Submission) -> Job:
         # By time: what jobs that come together change in indexes lies together.
@@ -275,7 +264,7 @@ class Jobs:
             held = await self._store.add(job, self._bounds)
         except JobsFull as exc:
             await self._discard(job)
-            raise self._full(principal.tenant, exc.load, of_tenant=exc.of_tenant) from exc
+            raise self.room.full(principal.tenant, exc.load, of_tenant=exc.of_tenant) from exc
         if held.id != job_id:
             await self._discard(job)
             if not _is_same_request(held, job):
@@ -288,28 +277,11 @@ class Jobs:
         """Keep a small body for the record, and write another to the spool; a large one as it arrives."""
         if wanted.rest is not None:
             with self._slots.take(tenant):
+                is_known = await self._knows_key(tenant, wanted.idempotency_key)
                 # Closed here: by itself what it counts would be given back some time after a disk has failed.
-                async with aclosing(self._bounded(tenant, wanted, wanted.rest)) as pieces:
+                async with aclosing(self.room.bounded(tenant, wanted.body, wanted.rest, is_known=is_known)) as pieces:
                     return await self._spool.receive(job_id, "body", pieces)
         return await keep([wanted.body], job_id=job_id, name="body", store=self._store, spool=self._spool, is_new=True)
-
-    async def _bounded(self, tenant: str, wanted: Submission, rest: BodyPieces) -> AsyncGenerator[bytes | bytearray, None]:
-        """Yield a large body as far as the tenant has room for it beside its others. Raises LimitExceeded."""
-        piece: bytes | bytearray | None = wanted.body
-        own_bytes, loads = 0, await self._store.load(tenant)
-        is_known = await self._knows_key(tenant, wanted.idempotency_key)
-        try:
-            while piece is not None:
-                own_bytes += len(piece)
-                self._arriving[tenant] += len(piece)
-                if not is_known:
-                    self._check_room(tenant, loads, self._arriving[tenant])
-                yield piece
-                piece = await rest.receive()
-        finally:
-            self._arriving[tenant] -= own_bytes
-            if not self._arriving[tenant]:
-                del self._arriving[tenant]
 
     async def _discard(self, job: Job) -> None:
         if job.has_files:
@@ -344,16 +316,6 @@ class Jobs:
                 await self._queue.publish()
         except (StoreUnavailable, TimeoutError) as exc:
             _log.warning("no ticket could be written for a job; the sweeper will: %s", str(exc) or f"no answer within {_TICKET_S:g} s")
-
-    def _full(self, tenant: str, load: Load, *, of_tenant: bool) -> LimitExceeded:
-        whose = "this tenant has" if of_tenant else "there are"
-        retry_after_s = self._drains.promise(
-            tenant if of_tenant else None, ended=load.ended, now_s=self._today_s(), processes=self.processes()
-        )
-        return LimitExceeded(
-            f"{whose} {load.jobs} open jobs with {load.size_bytes} bytes, as many as may be; try again when some have ended",
-            retry_after_s=retry_after_s,
-        )
 
 
 def _result_of(job: Job) -> Result:

@@ -5,23 +5,12 @@ Called by `rollout/shadow`; `app/data_plane/data_plane` reads them for the metri
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from dataclasses import dataclass, field
 from itertools import product
 
+from control_plane.core.algorithms.duration_counter import DurationCounter
 from control_plane.rollout.copy_order import CopyOrder
 from control_plane.telemetry.request_counts import BUCKETS_S, Copied, CopiedCount, CopiedDurations, Half
-
-
-@dataclass(slots=True)
-class _Histogram:
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
-    seconds: float = 0.0
-
-    def add(self, took_s: float) -> None:
-        self.buckets[bisect_left(BUCKETS_S, took_s)] += 1
-        self.seconds += took_s
 
 
 class CopyCounts:
@@ -29,7 +18,7 @@ class CopyCounts:
 
     def __init__(self) -> None:
         self._results: Counter[tuple[str, str, Copied]] = Counter()
-        self._took: dict[tuple[str, str, Half], _Histogram] = {}
+        self._took: dict[tuple[str, str, Half], DurationCounter] = {}
 
     def add(self, order: CopyOrder, result: Copied) -> None:
         self._results[order.route, order.name, result] += 1
@@ -37,15 +26,7 @@ class CopyCounts:
     def add_pair(self, order: CopyOrder, *, original_s: float, copy_s: float) -> None:
         """Count how long a request and its copy took, from each one's sending to its answer."""
         for half, took_s in ((Half.ORIGINAL, original_s), (Half.COPY, copy_s)):
-            self._took.setdefault((order.route, order.name, half), _Histogram()).add(took_s)
-
-    @property
-    def by_result(self) -> Counter[Copied]:
-        """Copies of all routes by what became of them."""
-        sums: Counter[Copied] = Counter()
-        for (_, _, result), count in self._results.items():
-            sums[result] += count
-        return sums
+            self._took.setdefault((order.route, order.name, half), DurationCounter(BUCKETS_S)).add(took_s)
 
     def results(self) -> tuple[CopiedCount, ...]:
         """Return all counters, zeros included of those that are copied to at all: rates begin there."""

@@ -67,7 +67,7 @@ Sequences = list[tuple[list[list[int]], str]]
 
 
 def _token_ids(texts: Texts, mixes: list[str]) -> dict[str, Sequences]:
-    """By mix."""
+    """Return the token ids of texts, by mix."""
     found = dict[str, Sequences]()
     for mix in mixes:
         name, together = _MIXES[mix]

@@ -59,7 +59,7 @@ class Drill:
 
     @property
     def key(self) -> str:
-        """In names of figures."""
+        """The drill's name as names of figures have it."""
         return self.name.lower().replace(" ", "_").replace(",", "")
 
 

@@ -59,7 +59,7 @@ class Report(report.Report):
         return "\n\n".join(["## What was done, and what was wrong", *blocks]) if blocks else ""
 
     def verdict(self, drill: Drill) -> str:
-        """Of the table of drills (docs/operations/faults.md); empty for one that was not measured."""
+        """Return a drill's row in the table of drills (docs/operations/faults.md); empty for one that was not measured."""
         if Case(drill.name) not in self.runs:
             return ""
         run = self.median(Case(drill.name))

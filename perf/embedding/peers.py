@@ -50,12 +50,12 @@ class Peer:
         return self.form.protocol
 
     def cache_answers(self) -> CacheAnswers:
-        """Of its response cache, if it has one."""
+        """Return the counts of its response cache, if it has one."""
         return CacheAnswers.at(self.gateway.metrics) if self.gateway else CacheAnswers(0, 0)
 
 
 def start_peers(stack: contextlib.ExitStack, arguments: argparse.Namespace) -> list[Peer]:
-    """In the order of `PEERS`."""
+    """Start the peers, in the order of `PEERS`."""
     started = [stack.enter_context(_naive(name)) for name in FP32_PEERS if name in arguments.peers]
     wanted = [name for name in _FORMS if name in arguments.peers]
     return [*started, *stack.enter_context(_tidegate(wanted, arguments))] if wanted else started
@@ -74,7 +74,7 @@ def _naive(name: str) -> Iterator[Peer]:
 
 @contextlib.contextmanager
 def _python(module: str, *flags: str) -> Iterator[tuple[str, int]]:
-    """Its address, and the pid."""
+    """Start a peer that is a Python program; give its address, and the pid."""
     port = free_port()
     command = [sys.executable, "-m", f"perf.peers.naive.{module}", "--port", str(port), *flags]
     with running(command, port, start_timeout_s=_START_TIMEOUT_S) as pid:

@@ -39,7 +39,7 @@ def draw(report: Report, path: Path) -> None:
 
 
 def _values(report: Report, callers: int, field: str) -> dict[tuple[str, str], float]:
-    """By workload and peer."""
+    """Return the values to draw, by workload and peer."""
     return {
         (case.workload, case.peer): getattr(report.median(case), field)
         for case in report.runs

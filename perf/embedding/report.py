@@ -126,7 +126,7 @@ class Report(report.Report):
         return _TARGETS
 
     def stages(self) -> dict[int, Stages]:
-        """By the number of callers."""
+        """Return the stages of a mean request, by the number of callers."""
         return {int(callers): Stages(**each) for callers, each in self.result.more["stages_ms"].items()}
 
     def summary(self) -> str:

@@ -46,7 +46,7 @@ def most_saved_ms(trace: Trace, entries: int) -> float:
 
 
 def _next_uses(keys: list[int]) -> Any:
-    """For each request when its key is asked for again; the number of requests: never."""
+    """Return for each request when its key is asked for again; the number of requests: never."""
     uses = np.empty(len(keys), dtype=np.int64)
     following: dict[int, int] = {}
     for at in range(len(keys) - 1, -1, -1):

@@ -103,7 +103,7 @@ class Report(report.Report):
         return trace, *(ratio + part for ratio, part in zip(ratios, closed, strict=True))
 
     def _saved(self) -> str:
-        """Where requests differ in cost."""
+        """Return the table of what was saved, of traces whose requests differ in cost."""
         sizes, policies = self.options["sizes"], self.names("policy")
         costed = [trace for trace in self.names("trace") if any(self._differ(trace, size) for size in sizes)]
         rows = [

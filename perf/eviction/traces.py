@@ -40,7 +40,7 @@ class Trace:
         return 1.0 if self.costs_ms is None else self.costs_ms[key]
 
     def cost_ms_of_all(self) -> float:
-        """Without keeping anything."""
+        """The cost of all requests, as without a cache."""
         return sum(map(self.cost_ms, self.keys))
 
 

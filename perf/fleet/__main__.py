@@ -129,7 +129,7 @@ def _happen(way: str, bench: Bench) -> Happened:
 
 
 def service_s_of(bench: Bench, proxied: Sequence[Happened]) -> dict[str, float]:
-    """Of each model, the lower quartile of what its Tritons took: who has nobody before him, on a machine that is as busy as it was."""
+    """Return of each model the lower quartile of what its Tritons took: of who has nobody before him, on a machine as busy as it was."""
     taken = {name: [each for run in proxied for each in run.answers.asked_s.get(name, ())] for name in bench.alone.models}
     return {name: quantiles(each, n=4)[0] if len(each) > 1 else bench.alone.models[name].service_s for name, each in taken.items()}
 

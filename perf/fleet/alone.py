@@ -62,7 +62,7 @@ def host_bytes(triton: Started) -> int:
 
 
 async def measure_one(triton: Started, name: str, session: httpx.AsyncClient) -> Alone:
-    """Of one that is not loaded; it is not loaded afterwards either."""
+    """Measure one model, which is not loaded before and not afterwards either."""
     control, random = triton.upstream.control, Random(_SEED)
     before_bytes = host_bytes(triton)
     began_s = monotonic()

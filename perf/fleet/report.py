@@ -50,7 +50,7 @@ class Memory:
     """By session; of one that was not there yet 0."""
 
     def empty_bytes(self) -> int:
-        """Of the one that held most before the first load."""
+        """Return what that Triton held before the first load which held most then."""
         return max((samples[0] for samples in self.held_bytes.values()), default=0)
 
     def most_bytes_of_models(self) -> int:
@@ -63,11 +63,11 @@ class Report(report.Report):
 
     @property
     def budget_bytes(self) -> int:
-        """Of each server."""
+        """Return the memory that each server has for models."""
         return int(self.result.more["budget_bytes"])
 
     def memory(self) -> dict[str, Memory]:
-        """Of each way's last round."""
+        """Return the memory of each way's last round."""
         samples = self.result.more["memory"].items()
         return {way: Memory(each["times_s"], dict(enumerate(each["held_bytes"]))) for way, each in samples}
 

@@ -49,7 +49,7 @@ class Started:
 
 @asynccontextmanager
 async def tritons(count: int, models: Path, folder: Path) -> AsyncIterator[list[Started]]:
-    """So many, each with a repository of its own that has all the models; nothing is loaded."""
+    """Start so many Tritons, each with a repository of its own that has all the models; nothing is loaded."""
     async with AsyncExitStack() as held:
         yield [await held.enter_async_context(_triton(models, folder / f"server-{number}")) for number in range(count)]
 
@@ -119,7 +119,7 @@ def _watch(pid: int, memory: Memory, ended: threading.Event) -> None:
 
 
 def triton_sessions(pid: int) -> list[int]:
-    """Of each embedded Triton beneath a process: the guardian's, which has all of it."""
+    """Return the session of each embedded Triton beneath a process: the guardian's, which has all of it."""
     found = []
     for each in tree(pid):
         with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ _EXPONENT = 0.9
 
 
 def requests(trace: Path | None, models: Sequence[str], *, count: int, seconds: float) -> list[Request]:
-    """So many in about so many seconds; their service times are not known yet, and 0."""
+    """Return so many requests in about so many seconds; their service times are not known yet, and 0."""
     if trace is None:
         random = Random(_SEED)
         return poisson(random, drifting(random, models, count, _EXPONENT), count / seconds, 0.0)
@@ -37,5 +37,5 @@ def _of_trace(trace: Path, models: Sequence[str], count: int, seconds: float) ->
 
 
 def busiest(times_s: Sequence[float], count: int) -> int:
-    """Where the stretch of so many begins that took the least time; 0 where there are no more."""
+    """Return where the stretch of so many requests begins that took the least time; 0 where there are no more."""
     return min(range(max(1, len(times_s) - count + 1)), key=lambda at: times_s[min(at + count, len(times_s)) - 1] - times_s[at])

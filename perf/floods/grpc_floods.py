@@ -27,7 +27,7 @@ def _frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream_id: int = 
 
 
 def _opening(settings: dict[Setting, int] | None = None) -> bytes:
-    """Of a client that makes room for every answer, and has acknowledged that there is no header table."""
+    """Return the opening of a client that makes room for every answer, and has acknowledged that there is no header table."""
     return h2.PREFACE + h2.settings_frame(settings or {}) + h2.SETTINGS_ACK + h2.window_update(0, 2**30)
 
 

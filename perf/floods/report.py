@@ -108,7 +108,7 @@ class Report(report.Report):
         return {name: self.median(Case(name)) for name in self.names("flood") if name != ALONE and not FLOODS[name].awaits}
 
     def _table(self, names: Sequence[str]) -> str:
-        """Of these, below what there is without a flood: nothing, and clients that ask one thing after the other."""
+        """Return the table of these floods, below what there is without one: nothing, and clients that ask one thing after the other."""
         head = ("flood", "health", "HTTP inference", "gRPC inference", "p99 moved", "times the floor", "", "connections", "refused")
         rows = [(ALONE, *map(self.median(Case(ALONE)).cell, _ASKED), "", "", "", "", "")]
         return table(head, [*rows, *map(self._row, [*self._harmless(), *names])])

@@ -160,7 +160,7 @@ class _Bench:
         return _run(asked, jobs_per_s=jobs / seconds)
 
     def interactive_beside_an_upload(self) -> Run:
-        """While a file is uploaded, as evenly as the window is long; with the memory that the gateway has more at most."""
+        """Measure while a file is uploaded, as evenly as the window is long; with the memory that the gateway has more at most."""
         self._await_rest()
         before = most = usage(self._gateway.pid).rss_bytes
         asking = self._interactive()
@@ -188,7 +188,7 @@ class _Bench:
         return _closed(loaded, cpu_us=(cpu_s(self._gateway.pid) - cpu_before_s) / loaded.requests * 1e6)
 
     def small_jobs(self) -> Run:
-        """From the first that is handed in until the last has ended."""
+        """Measure from the first job that is handed in until the last has ended."""
         self._await_rest()
         cpu_before_s, began_s = cpu_s(self._gateway.pid), time.monotonic()
         loaded = self._closed(list(map(_as_job, self.small)), _FEW_CALLERS, self._arguments.seconds).result()
@@ -197,7 +197,7 @@ class _Bench:
         return Run(loaded.requests / (ended_s - began_s), cpu_us=cpu_us, errors=loaded.errors)
 
     def accepting(self) -> Run:
-        """In an open loop, while those that were handed in are computed."""
+        """Measure an open loop of submissions, while the jobs that were handed in are computed."""
         self._await_rest()
         jobs = list(map(_as_job, self.small))
         asked = self._callers.submit(ask_at, self._address, jobs, self._arguments.accept_per_s, self._arguments.seconds, wanted=202)
@@ -220,7 +220,7 @@ class _Bench:
         return _closed(self._callers.submit(ask, self._address, requests, _CALLERS, _ENDED_TIMEOUT_S).result())
 
     def spike(self, jobs_per_s: float, seconds: float) -> Spike:
-        """Of large jobs, beside as many interactive requests as in all other cases."""
+        """Make a spike of large jobs, beside as many interactive requests as in all other cases."""
         return Spike(list(map(_as_job, self.large)), jobs_per_s, self.small, self._interactive_per_s, seconds)
 
     @property

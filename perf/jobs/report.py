@@ -140,7 +140,7 @@ class Report(report.Report):
         )
 
     def _spike_p99_times(self) -> float:
-        """It runs once, and so is held against the median of interactive requests alone."""
+        """Return the spike's p99 in times of interactive requests alone; it runs once, and so is held against their median."""
         alone = self.median(Case(ALONE))
         return math.nan if alone is None else self._of_spike("p99_ms") / float(alone.p99_ms)
 

@@ -55,7 +55,7 @@ class Loaded:
         return self.client_cpu_s / self.seconds
 
     def percentile_ms(self, percent: float, kind: str | None = None) -> float:
-        """Of all, or of one kind; NaN where there was none."""
+        """Return a percentile of all latencies, or of those of one kind; NaN where there was none."""
         latencies = [values for name, values in self.latencies_ms.items() if kind in (None, name)]
         return float(np.percentile(np.concatenate(latencies), percent)) if latencies else float("nan")
 
@@ -82,7 +82,7 @@ def run(protocol: str, address: str, asks: Iterator[Ask], *, callers: int, durat
 
 
 def collect(protocol: str, address: str, asks: Sequence[Ask]) -> list[bytes]:
-    """Each one's answer (over gRPC its message), asked one after the other. Raises RuntimeError when one is refused."""
+    """Return each request's answer (over gRPC its message), asked one after the other. Raises RuntimeError when one is refused."""
     state = _State(iter(asks), float("inf"))
     state.bodies = []
     uvloop.run(_run(state, protocol, address, 1))
@@ -112,7 +112,7 @@ async def _run(state: _State, protocol: str, address: str, callers: int) -> None
 
 
 async def _call(state: _State, connection: _Connection, connect: Callable[[], Awaitable[_Connection]]) -> None:
-    """One caller. A server that closes its connection after each answer costs the next request a new one."""
+    """Run one caller. A server that closes its connection after each answer costs the next request a new one."""
     try:
         while (ask := state.next_ask()) is not None:
             sent_s = time.perf_counter()

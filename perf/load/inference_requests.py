@@ -120,7 +120,7 @@ def _element(text: str) -> bytes:
 
 
 def _embedding(tensors: Mapping[str, Tensor]) -> Tensor:
-    """By name: in which order a model's outputs come is nobody's promise."""
+    """Find the embedding by name: in which order a model's outputs come is nobody's promise."""
     if OUTPUT not in tensors:
         raise ValueError(f"an answer has no output {OUTPUT}: {list(tensors)}")
     return tensors[OUTPUT]

@@ -75,7 +75,7 @@ class Corpus:
         return Corpus(f"{self.name}, cut to {tokens} tokens", self.kind, lines)
 
     def describe(self) -> str:
-        """Its name, and how long its texts are."""
+        """Say the corpus's name, and how long its texts are."""
         lengths = sorted(sum(line.tokens) + _SPECIAL_TOKENS for line in self._lines)
         p5, p50, p95 = (lengths[int(share * (len(lengths) - 1))] for share in (0.05, 0.5, 0.95))
         return f"{self.name}: {len(lengths)} texts, {p5}/{p50}/{p95} tokens (p5/p50/p95)"
@@ -97,7 +97,7 @@ class Texts:
         return [corpus.describe() for corpus in (self._short, self._long, self._equal)]
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Of each, as the model takes them."""
+        """Return the token ids of each text, as the model takes them."""
         return [encoding.ids[:MAX_TOKENS] for encoding in self._tokenizer.encode_batch_fast(texts)]
 
     def deck(self, mix: str, *, repeats: float = 0.0, seed: int | str) -> Iterator[Text]:
@@ -114,7 +114,7 @@ class Texts:
             yield text
 
     def _shuffled(self, mix: str, random: Random) -> Iterator[Corpus]:
-        """Where each text comes from. Each block has its exact share of long ones: few requests are then as dear as many."""
+        """Yield where each text comes from. Each block has its exact share of long ones: few requests are then as dear as many."""
         long_count = _BLOCK if mix == PAGES else round(_BLOCK * MIXES[mix])
         short = self._equal if mix == "equal" else self._short
         while True:
@@ -122,7 +122,7 @@ class Texts:
 
 
 def _read(path: Path, kind: str, tokenizer: Tokenizer) -> Corpus:
-    """One text a line, the last column where there are tabs, gzip or not; headings of WikiText (`= Title =`) are none."""
+    """Read one text a line, the last column where there are tabs, gzip or not; headings of WikiText (`= Title =`) are none."""
     if not path.exists():
         raise SystemExit(f"{path} is missing: name another file with --queries or --paragraphs")
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

@@ -12,7 +12,7 @@ Document = tuple[str, ...]
 
 
 def documents(texts: Texts, *, count: int, pages: int, repeats: float, seed: str) -> list[Document]:
-    """So many documents; `repeats` of them, to the nearest whole one, are copies of an earlier one. Equal seeds give equal documents."""
+    """Return so many documents; `repeats` of them, to the nearest whole one, are copies of an earlier one. Equal seeds give equal ones."""
     random = Random(seed)
     copies = min(count - 1, round(count * repeats))
     are_copies = [False, *random.sample([True] * copies + [False] * (count - 1 - copies), count - 1)]

@@ -28,7 +28,7 @@ def draw_bars(axis: Any, values: Mapping[tuple[Any, str], float], groups: Sequen
 
 
 def draw_legend(axis: Any) -> None:
-    """In one row above the axis, below a title with `LEGEND_PAD`."""
+    """Draw the legend in one row above the axis, below a title with `LEGEND_PAD`."""
     axis.legend(ncols=9, fontsize=9, frameon=False, loc="lower left", bbox_to_anchor=(-0.02, 0.99), columnspacing=1.1, handlelength=1.3)
 
 

@@ -81,7 +81,7 @@ def say(what: str) -> None:
 
 
 def _command(module: str, arguments: Sequence[str]) -> str:
-    """As it could be given elsewhere: of files only their names."""
+    """Return the command as it could be given elsewhere: of files only their names."""
     names = (Path(each).name if Path(each).exists() else each for each in arguments)
     return " ".join(["python -m", module, *names])
 

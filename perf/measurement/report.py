@@ -35,7 +35,7 @@ class Target:
         return value >= self.limit if self.at_least else value <= self.limit
 
     def row(self, value: float) -> tuple[str, ...]:
-        """Of a table of targets."""
+        """Return the target's row in a table of targets."""
         wanted = f"{'>=' if self.at_least else '<='} {self.limit:.3g}"
         return self.what, figure(value), wanted, "met" if self.is_met(value) else "**not met**"
 
@@ -78,39 +78,39 @@ class Report:
         return f"perf.{cls.name.replace('-', '_')}"
 
     def figures(self) -> dict[str, float]:
-        """Those that targets and documents name; none of a case that was not measured."""
+        """Return the figures that targets and documents name; none of a case that was not measured."""
         return {}
 
     def targets(self) -> Sequence[Target]:
         return ()
 
     def summary(self) -> str:
-        """Its tables in perf/README.md, in Markdown."""
+        """Return the scenario's tables in perf/README.md, in Markdown."""
         raise NotImplementedError
 
     def details(self) -> str:
-        """What only its own summary file has besides."""
+        """Return what only the scenario's own summary file has besides."""
         return ""
 
     def median(self, case: Any) -> Any:
-        """Each figure's median over the rounds; None for what was not measured."""
+        """Return each figure's median over the rounds; None for what was not measured."""
         return median_of(self.runs[case]) if case in self.runs else None
 
     def over_rounds(self, case: Any, other: Any, compare: Callable[[Any, Any], float]) -> float:
-        """The median of what comes of comparing two cases within each round; NaN where one was not measured."""
+        """Return the median of what comes of comparing two cases within each round; NaN where one was not measured."""
         pairs = zip(self.runs.get(case, ()), self.runs.get(other, ()), strict=False)
         return median([compare(*pair) for pair in pairs] or [math.nan])
 
     def names(self, key: str) -> list[Any]:
-        """Of the cases, each once."""
+        """Return the values of one field of the cases, each once."""
         return list(dict.fromkeys(getattr(case, key) for case in self.runs))
 
     def block(self) -> str:
-        """What perf/README.md has of it."""
+        """Return what perf/README.md has of the scenario."""
         return "\n\n".join(filter(None, [told(self.result.measured), self._target_table(), self.summary()]))
 
     def markdown(self) -> str:
-        """The whole of its summary file."""
+        """Return the whole of the scenario's summary file."""
         sources = "\n".join(f"* {each}" for each in self.result.sources)
         plot = f"![{self.title}]({self.name}.{self.plot})" if self.plot else ""
         return "\n\n".join(filter(None, [f"# {self.title}", self.block(), plot, self.details(), sources])) + "\n"
@@ -121,7 +121,7 @@ class Report:
         return table(("target", "measured", "wanted", ""), rows) if rows else ""
 
     def document(self) -> dict[str, Any]:
-        """The result as JSON, with the figures that were made of it."""
+        """Return the result as JSON, with the figures that were made of it."""
         result = self.result
         head = {"scenario": self.name, "measured": result.measured, "options": result.options, "sources": list(result.sources)}
         figures = self.figures()
@@ -144,7 +144,7 @@ class Report:
 
     @classmethod
     def read(cls, folder: Path = RESULTS) -> Report:
-        """As it was written. Raises FileNotFoundError."""
+        """Read a result as it was written. Raises FileNotFoundError."""
         document = json.loads((folder / f"{cls.name}.json").read_text())
         runs = {cls.case(**each["case"]): [cls._run(figures) for figures in each["rounds"]] for each in document["cases"]}
         return cls(Result(runs, document["sources"], document["more"], document["options"], document["measured"]))

@@ -31,7 +31,7 @@ class BareOnnxRuntime:
         return np.asarray(embedding)
 
     def alone_ms(self, token_ids: Sequence[Sequence[int]]) -> list[float]:
-        """Of each sequence by itself."""
+        """Return the milliseconds of each sequence by itself."""
         return [1e3 * self._time_s([np.array([ids], dtype=np.int64)]) for ids in token_ids]
 
     def throughput(self, token_ids: Sequence[Sequence[int]], batch: int) -> float:
@@ -50,6 +50,6 @@ class BareOnnxRuntime:
 
 
 def batches(token_ids: Sequence[Sequence[int]], batch: int) -> list[NDArray[np.int64]]:
-    """Of equal lengths and at most `batch` rows each."""
+    """Return batches of equal lengths and at most `batch` rows each."""
     grouped = [list(rows) for _, rows in groupby(sorted(token_ids, key=len), key=len)]
     return [np.array(rows[at : at + batch], dtype=np.int64) for rows in grouped for at in range(0, len(rows), batch)]

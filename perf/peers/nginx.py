@@ -65,7 +65,7 @@ def nginx(protocol: str, upstream: str) -> contextlib.AbstractContextManager[tup
 
 
 def answering_nginx(protocol: str, answer_bytes: int) -> contextlib.AbstractContextManager[tuple[str, int]]:
-    """One that answers every request with so many bytes and reads nothing of it."""
+    """Start an nginx that answers every request with so many bytes and reads nothing of it."""
     return _nginx(protocol, f'default_type application/octet-stream; return 200 "{"x" * answer_bytes}";', _NOBODY)
 
 

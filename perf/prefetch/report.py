@@ -93,7 +93,7 @@ class Report(report.Report):
         return self.over_rounds(Case(trace, forecast), Case(trace, NONE), lambda run, without: 100 * (1 - run.waited_s / without.waited_s))
 
     def _used_percent(self, trace: str, forecast: str) -> float:
-        """Of the prefetches of all seeds."""
+        """Return the part of all seeds' prefetches that were used."""
         runs = self.runs[Case(trace, forecast)]
         return 100 * sum(run.prefetches_used for run in runs) / max(1, sum(run.prefetches for run in runs))
 

@@ -73,7 +73,7 @@ class PrefetchingRouter(ProductionRouter):
                 yield Load(model, server.name, is_prefetch=True)
 
     def _let_go(self, fleet: Fleet, now_s: float) -> None:
-        """Those that nobody asked for in time, or that were not loaded after all, are as any other."""
+        """Forget prefetched models that nobody asked for in time, or that were not loaded after all: they are as any other."""
         for model in [model for model, until_s in self._kept.items() if now_s >= until_s or model not in fleet.holders]:
             del self._kept[model]
             _pin(fleet, model, 0)

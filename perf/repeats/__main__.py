@@ -84,7 +84,7 @@ def _of_our_own() -> tuple[list[str], list[float]]:
 
 
 def measure(asks: Sequence[Ask], callers: int, flags: Sequence[str]) -> Run:
-    """With a gateway of its own with these flags, whose cache is empty."""
+    """Measure a gateway of its own with these flags, whose cache is empty."""
     with tidegate(["--load", MODEL, *flags]) as started:
         loaded = run("http", started.addresses["http"], iter(asks), callers=callers, duration_s=3600.0)
         return Run(

@@ -84,7 +84,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
 
 
 def simulated(world: World, judge: str, seeds: range, length: int) -> list[tuple[bool, int]]:
-    """Of each simulated rollout whether the canary was found to be worse, and after how many of its requests."""
+    """Tell of each simulated rollout whether the canary was found to be worse, and after how many of its requests."""
     return [_simulate(world, judge, seed, length) for seed in seeds]
 
 

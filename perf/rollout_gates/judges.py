@@ -64,7 +64,7 @@ class Gates:
         return any(gate.has_failed(self._alpha) for gate in self._gates)
 
     def _firsts(self, tick: Tick) -> list[int]:
-        """Where units stand that have not been seen before."""
+        """Return where units stand that have not been seen before."""
         firsts = []
         for place, unit in enumerate(tick.units.tolist()):
             if unit not in self._seen:

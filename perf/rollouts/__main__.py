@@ -82,7 +82,7 @@ class _Drill:
         """What was wrong, in words."""
 
     def in_a_row(self, count: int) -> Run:
-        """So many rollouts, of both routes at the same time, that end in all ways."""
+        """Run so many rollouts, of both routes at the same time, that end in all ways."""
         periods: dict[str, list[Period]] = {PLAIN: [], SEQUENCE: []}
         as_wanted = 0
         with self._asking() as answered:
@@ -107,7 +107,7 @@ class _Drill:
         return Run(count, len(answered), *counted, len(lost) + len(broken), as_wanted)
 
     def bad(self, kind: str, way: str) -> Run:
-        """One rollout to a bad version."""
+        """Run one rollout to a bad version."""
         harness.say(f"{kind}, {way}")
         model, site = models.bad(kind), self._site
         site.whole_again(self._now[PLAIN])

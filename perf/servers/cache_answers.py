@@ -19,7 +19,7 @@ class CacheAnswers:
 
     @classmethod
     def at(cls, url: str) -> CacheAnswers:
-        """Of the gateway with this metrics page."""
+        """Read the counts of the gateway with this metrics page."""
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
             return cls.of(answer.read().decode())
 

@@ -81,7 +81,7 @@ def missing_packages(names: Iterable[str]) -> list[str]:
 
 
 def program(name: str) -> str | None:
-    """Where a program lies; nginx's folder is often not on a user's PATH."""
+    """Return where a program lies; nginx's folder is often not on a user's PATH."""
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
 
 

@@ -28,7 +28,7 @@ def metrics(address: str, model: str) -> dict[str, float]:
 
 
 def read_metrics(page: str, model: str) -> dict[str, float]:
-    """Of a page in Prometheus' text format."""
+    """Sum a model's metrics on a page in Prometheus' text format."""
     values: dict[str, float] = defaultdict(float)
     for name, labels, value in _SAMPLE.findall(page):
         if f'model="{model}"' in labels:
@@ -37,12 +37,12 @@ def read_metrics(page: str, model: str) -> dict[str, float]:
 
 
 def served_variants(address: str, model: str) -> list[str]:
-    """Those that a model of ours has computed with, by its metrics on the page at this address."""
+    """Return the variants that a model of ours has computed with, by its metrics on the page at this address."""
     return read_variants(_get(f"http://{address}/metrics").decode(), model)
 
 
 def read_variants(page: str, model: str) -> list[str]:
-    """Of a page in Prometheus' text format."""
+    """Read the variants that a page in Prometheus' text format tells of."""
     labels = [labels for _, labels, value in _SAMPLE.findall(page) if f'model="{model}"' in labels and float(value)]
     return sorted({variant for each in labels for variant in _VARIANT.findall(each)})
 

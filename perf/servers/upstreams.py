@@ -24,7 +24,7 @@ _WINDOW_BITS = "24"
 
 @contextlib.contextmanager
 def upstream(kind: str, echo: Echo) -> Iterator[Addresses]:
-    """One of `UPSTREAMS`, which answers `echo`."""
+    """Start one of `UPSTREAMS`, which answers `echo`."""
     with triton() if kind == "triton" else stand_in(echo) as addresses:
         yield addresses
 

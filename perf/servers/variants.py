@@ -19,7 +19,7 @@ ENSEMBLE = PROJECT / "ensembles" / "text_embedding"
 
 
 def variant_folder(encoder: Path, variant: str) -> Path:
-    """Where a variant's files lie. Raises SystemExit when it is not built."""
+    """Return where a variant's files lie. Raises SystemExit when it is not built."""
     folder = encoder / "1" / variant
     if not (folder / "manifest.json").exists():
         raise SystemExit(f"the variant {variant} of {encoder} is not built: run `tidegate models build {encoder.name} --variant {variant}`")

@@ -45,7 +45,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
 
 
 def _seeds(case: Case, count: int) -> range:
-    """One is enough where there are so many requests."""
+    """Return the seeds of a case; one is enough where there are so many requests."""
     return range(1 if CASES[case.fleet].is_large else count)
 
 

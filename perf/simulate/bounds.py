@@ -12,7 +12,7 @@ from perf.eviction.traces import numbered
 
 
 def fewest_loads(workload: Workload, memory_bytes: int) -> int:
-    """Of models in a memory of that size, requests served one after the other.
+    """Return the fewest loads of models in a memory of that size, requests served one after the other.
 
     Where all are of one size it is MIN, which need not keep what it has served: exact. Else it is PFOO-L for sizes, which fills
     memory times time with the cheapest of what lies between two uses of a model: no more loads than the best possible needs.

@@ -91,7 +91,7 @@ def _own_times(random: Random, files: Files) -> Setting:
 
 
 def _spike(random: Random, files: Files) -> Setting:
-    """From a fifth of the usual to ten times that, for an eighth of the requests."""
+    """Make a workload that goes from a fifth of the usual rate to ten times that, for an eighth of the requests."""
     workload = _usual(random, replace(files, busy=files.busy / 5), 8)
     length_s = workload.requests[-1].at_s
     return _setting(replace(workload, requests=faster(workload.requests, length_s / 2, length_s / 80, 10)), 8, 5)

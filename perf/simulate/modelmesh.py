@@ -69,7 +69,7 @@ class ModelMesh:
         )
 
     def _with_the_oldest(self, servers: Sequence[Server], now_s: float) -> list[Server]:
-        """Those whose least recently used model is about as old as the oldest, if that is old enough not to churn."""
+        """Return the servers whose least recently used model is about as old as the oldest, if that is old enough not to churn."""
         ages = {server.name: now_s - min((replica.last_used_s for replica in _ready(server)), default=now_s) for server in servers}
         oldest_s = max(ages.values(), default=-inf)
         within_s = max(OLDEST_WITHIN_S * self._scale, OLDEST_WITHIN_PART * oldest_s)
@@ -120,7 +120,7 @@ def _ready(server: Server) -> list[Replica]:
 
 
 def _replicas_by_model(fleet: Fleet) -> dict[str, dict[str, Replica]]:
-    """By server; without those that go."""
+    """Return each model's replicas by server, without those that go."""
     found: dict[str, dict[str, Replica]] = {}
     for server in fleet.servers.values():
         for replica in server.replicas.values():

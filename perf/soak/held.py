@@ -32,7 +32,7 @@ class Sample(NamedTuple):
 
 
 def held(pid: int) -> dict[str, Held]:
-    """By a tidegate and by the Tritons beneath it. Models' own processes are left out: cold ones come and go."""
+    """Return what a tidegate and the Tritons beneath it hold. Models' own processes are left out: cold ones come and go."""
     found: dict[str, list[Held]] = {GATEWAY: [], TRITON: []}
     for each in tree(pid):
         with contextlib.suppress(OSError):  # it has ended meanwhile

@@ -97,7 +97,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
 async def _round(
     uploaders: Executor, protocol: str, gateway: Tidegate, ways: Mapping[str, str], arguments: argparse.Namespace
 ) -> dict[str, Run]:
-    """By what was measured."""
+    """Measure one round; the runs are by what was measured."""
     waiting = await _measure_waiting(protocol, gateway, arguments)
     return waiting | await _measure_uploads(uploaders, protocol, gateway, ways, arguments)
 

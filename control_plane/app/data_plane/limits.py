@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from control_plane.auth.access import Access
 from control_plane.frontends.common.connection_limits import ConnectionCaps, descriptors_wanted, fit
 from control_plane.frontends.grpc.limits import GrpcLimits
@@ -24,30 +26,18 @@ def body_limits(gateway: GatewaySettings) -> BodyLimits:
 
 def http_limits(gateway: GatewaySettings, access: Access) -> HttpLimits:
     """Limits that an HTTP server sets to its clients."""
-    return HttpLimits(
-        source_share=gateway.source_share,
-        trusted_proxies=access.trusted_proxies,
-        max_body_bytes=gateway.max_body_bytes,
-        max_header_bytes=gateway.max_header_bytes,
-        max_connections=gateway.max_connections,
-        header_timeout_s=gateway.header_timeout_s,
-        body_timeout_s=gateway.body_timeout_s,
-        idle_timeout_s=gateway.idle_timeout_s,
-    )
+    return HttpLimits(max_body_bytes=gateway.max_body_bytes, trusted_proxies=access.trusted_proxies, **_of_connections(gateway))
 
 
 def grpc_limits(gateway: GatewaySettings, access: Access) -> GrpcLimits:
     """Limits that a gRPC server sets to its clients."""
-    return GrpcLimits(
-        source_share=gateway.source_share,
-        trusted_proxies=access.trusted_proxies,
-        max_message_bytes=gateway.max_body_bytes,
-        max_connections=gateway.max_connections,
-        max_header_bytes=gateway.max_header_bytes,
-        header_timeout_s=gateway.header_timeout_s,
-        body_timeout_s=gateway.body_timeout_s,
-        idle_timeout_s=gateway.idle_timeout_s,
-    )
+    return GrpcLimits(max_message_bytes=gateway.max_body_bytes, trusted_proxies=access.trusted_proxies, **_of_connections(gateway))
+
+
+def _of_connections(gateway: GatewaySettings) -> dict[str, Any]:
+    """The settings that are limits of the same name, over both protocols."""
+    names = ("max_connections", "max_header_bytes", "header_timeout_s", "body_timeout_s", "idle_timeout_s", "source_share")
+    return {name: getattr(gateway, name) for name in names}
 
 
 def connection_caps(gateway: GatewaySettings, admin: AdminSettings, *, servers: int) -> ConnectionCaps:

@@ -96,7 +96,7 @@ class RequestServices:
         self.events = RequestEvents(settings, self.metering, is_publisher=board is not None)
         if jobs is not None:
             jobs.on_ended = self.events.job_ended
-            jobs.jobs.processes = lambda: self.admission.processes
+            jobs.jobs.room.processes = lambda: self.admission.processes
         charges = ComputeCharges(self.metering.add_units)
         # Workers only collect charges and send them to the parent, which divides Triton's compute time among
         # all of them.

@@ -5,11 +5,11 @@ No counter has a label for a model or a server: there may be any number of them,
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from control_plane.core.algorithms.duration_counter import DurationCounter
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
 from control_plane.models.domain.description import Tier
 
@@ -19,19 +19,6 @@ LOAD_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 3
 
 LOADING = "loading"
 """Reason of a refusal: the model is being loaded, and that takes longer than the request may wait."""
-
-
-@dataclass(slots=True, eq=False)
-class DurationHistogram:
-    """Histogram of durations: a count for each bucket (not cumulative), and the sum in seconds."""
-
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(LOAD_BUCKETS_S) + 1))
-    seconds: float = 0.0
-
-    def add(self, took_s: float) -> None:
-        # A duration equal to a bound belongs to that bucket, as Prometheus has it (`le`).
-        self.buckets[bisect_left(LOAD_BUCKETS_S, took_s)] += 1
-        self.seconds += took_s
 
 
 @dataclass(slots=True, eq=False)
@@ -65,10 +52,10 @@ class FleetCounts:
     events: Counter[FleetEventKind] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     """Refused requests by reason: `LOADING`, or an obstacle of `fleet/domain/placement`."""
-    loads: DurationHistogram = field(default_factory=DurationHistogram)
+    loads: DurationCounter = field(default_factory=lambda: DurationCounter(LOAD_BUCKETS_S))
     """Duration of loads, from a load's turn until the model is ready: it includes the unloads before it, and
     the fetch."""
-    waits: DurationHistogram = field(default_factory=DurationHistogram)
+    waits: DurationCounter = field(default_factory=lambda: DurationCounter(LOAD_BUCKETS_S))
     """Time that requests waited for their model before they were served."""
     hedges: Counter[Hedge] = field(default_factory=Counter)
     """Requests that were late enough to be hedged."""

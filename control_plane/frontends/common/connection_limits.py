@@ -19,6 +19,24 @@ _FOR_THE_REST = 256
 sockets, connections that are just being refused."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Limits that a server of either protocol sets for each connection; its own are in `HttpLimits` and `GrpcLimits`."""
+
+    max_connections: int
+    max_header_bytes: int = 16 * 2**10
+    header_timeout_s: float = 10.0
+    """Seconds from a head's first byte to its last; for a connection's preface over gRPC."""
+    body_timeout_s: float = 60.0
+    """Seconds without progress: in receiving a body or message, in waiting for memory for one, in sending an answer."""
+    idle_timeout_s: float = 300.0
+    """Seconds that a connection may be without requests; 0 means no limit."""
+    source_share: float = 1.0
+    """Part (0 to 1) of the connections that one source may hold."""
+    trusted_proxies: Sequence[Network] = ()
+    """Sources that may hold more, since they stand for many clients."""
+
+
 class PortConnections:
     """Connection counter of one port, by source address; a source's entry is dropped with its last
     connection."""

@@ -12,14 +12,14 @@ import logging
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sized
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from control_plane.auth.domain.source import Source, source_of_address
 from control_plane.core.errors import ControlPlaneError, GatewayStopping
 from control_plane.frontends.common.breaches import Breaches, HeldBack, ReadingConnection
-from control_plane.frontends.common.connection_limits import Network, PortConnections
+from control_plane.frontends.common.connection_limits import ConnectionLimits, PortConnections
 from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.host.network.accept_failures import AcceptFailures
 from control_plane.host.network.exposure import is_loopback
@@ -59,28 +59,6 @@ _LAST_WORDS_S = 0.5
 """Seconds at the end of a drain for the refusals of what it cut short to reach their clients."""
 
 
-class Limits(Protocol):
-    """The limits that the HTTP and the gRPC server have in common."""
-
-    @property
-    def max_connections(self) -> int: ...
-
-    @property
-    def source_share(self) -> float: ...
-
-    @property
-    def trusted_proxies(self) -> Sequence[Network]: ...
-
-    @property
-    def header_timeout_s(self) -> float: ...
-
-    @property
-    def body_timeout_s(self) -> float: ...
-
-    @property
-    def idle_timeout_s(self) -> float: ...
-
-
 class Connection(Protocol):
     """A server's view of one client's connection."""
 
@@ -108,7 +86,7 @@ ConnectionT = TypeVar("ConnectionT", bound=Connection)
 class ConnectionServer(Generic[ConnectionT]):
     """Server for any number of listening sockets, with connection limits, time-out sweeps and drain."""
 
-    def __init__(self, limits: Limits, reads: ReadScheduler | None = None) -> None:
+    def __init__(self, limits: ConnectionLimits, reads: ReadScheduler | None = None) -> None:
         """`reads` is the scheduler of all connections of this event loop that may flood; None: one of its own."""
         shortest_s = min(limits.header_timeout_s, limits.body_timeout_s, limits.idle_timeout_s or _MAX_SWEEP_S)
         self.is_draining = False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from control_plane.core.errors import HeadTooLarge, PayloadTooLarge
-from control_plane.frontends.common.connection_limits import Network
+from control_plane.frontends.common.connection_limits import ConnectionLimits
 
 MAX_LINE_BYTES = 8000
 """Longest line of a head. Triton 24.10 closes the connection without an answer if a line is longer; a long
@@ -26,27 +26,15 @@ class StreamedBody(Enum):
     """A form with a file."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits(ConnectionLimits):
     """Limits that an HTTP server sets for each connection: sizes, counts and time-outs."""
 
     max_body_bytes: int
-    max_header_bytes: int
-    max_connections: int
     max_upload_bytes: int = 0
     """Largest file that the application receives piece by piece."""
     envelope_bytes: Callable[[bytes], int] = lambda target: 0
     """Says of a request's target how many bytes its body may have beyond `max_body_bytes`, for what is around another body."""
-    header_timeout_s: float = 10.0
-    """Seconds from a head's first byte to its last."""
-    body_timeout_s: float = 60.0
-    """Seconds without progress: in receiving a body, in waiting for memory for one, in sending an answer."""
-    idle_timeout_s: float = 300.0
-    """Seconds between requests; 0 means no limit."""
-    source_share: float = 1.0
-    """Part (0 to 1) of the connections that one source may hold."""
-    trusted_proxies: Sequence[Network] = ()
-    """Sources that may hold more, since they stand for many clients."""
 
     def takes(self, target: bytes, size_bytes: int) -> bool:
         """Whether the body of a request with this target may have so many bytes."""

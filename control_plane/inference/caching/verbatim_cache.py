@@ -17,7 +17,7 @@ from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from control_plane.admission.tenant_limits import TenantUsage
+from control_plane.admission.tenant_limits import TenantAccount
 from control_plane.cache.domain.eviction import CacheEntry
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.algorithms.bounded_cache import BoundedCache
@@ -61,7 +61,7 @@ class _VerbatimEntry(Generic[AnswerT]):
 
     answer: AnswerT
     principal: Principal
-    account: TenantUsage
+    account: TenantAccount
     call: InferCall
     """The call as it goes to Triton, after routing."""
     access_generation: int

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 
-from control_plane.admission.tenant_limits import TenantUsage
+from control_plane.admission.tenant_limits import TenantAccount
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Overloaded
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
@@ -132,7 +132,7 @@ class RunningRequests:
         self.governance.admission.count_shed(principal.tenant, ShedReason.DEADLINE, count)
         self._records.refusals(frontend, principal, call, count)
 
-    def count_completed(self, frontend: Frontend, principal: Principal, account: TenantUsage, call: InferCall) -> bool:
+    def count_completed(self, frontend: Frontend, principal: Principal, account: TenantAccount, call: InferCall) -> bool:
         """Admit a request that is answered at once and holds no slot; False: only all processes together can
         decide.
 

@@ -326,7 +326,7 @@ async def test_however_they_come_and_go_no_slot_is_idle_lost_or_held_twice(
 
 @given(count=st.integers(1, 4), events=events)
 @settings(max_examples=100)
-async def test_the_same_where_some_go_by_and_what_there_is_changes(count: int, events: list[tuple[str, str, bool]]) -> None:
+async def test_no_slot_is_lost_where_some_pass_the_queue_and_the_limit_changes(count: int, events: list[tuple[str, str, bool]]) -> None:
     loop, holders = asyncio.get_running_loop(), list[str]()
     slots = ConcurrencyLimiter(SlotLimits(alone=9, shared=count), QueueLimits(), loop.time)
 

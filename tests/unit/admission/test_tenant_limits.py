@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from control_plane.admission.rate_leases import RateLeases
-from control_plane.admission.tenant_limits import ShedCounts, TenantLimits, TenantUsage
+from control_plane.admission.tenant_limits import ShedCounts, TenantAccount, TenantLimits
 from control_plane.core.errors import LimitExceeded
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.telemetry.shed_reason import ShedReason
@@ -23,7 +23,7 @@ class Bench:
         leases = RateLeases(now_s=lambda: self.now_s)  # of the only process
         self.limits = TenantLimits(self, self.sheds, leases=leases, today_s=lambda: self.today_s)
 
-    def come(self, name: str = "t") -> TenantUsage:
+    def come(self, name: str = "t") -> TenantAccount:
         """Admit a request, which stays under way."""
         account = self.limits.account(name)
         self.limits.check(account)

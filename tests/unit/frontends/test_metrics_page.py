@@ -88,7 +88,7 @@ def test_in_a_fleet_labels_stay_when_all_servers_but_one_are_gone() -> None:
         (b"DELETE", b"/x", 404),
     ],
 )
-def test_nothing_else(method: bytes, target: bytes, status: int) -> None:
+def test_another_path_or_method_is_refused(method: bytes, target: bytes, status: int) -> None:
     assert ask(FakeUpstream(), method, target).status == status
 
 

@@ -175,7 +175,7 @@ async def test_what_was_not_read_in_time_is_recorded_as_its_kind(
 @pytest.mark.parametrize(("frontend", "metered"), [(Frontend.GRPC, 1), (Frontend.GRPC_STREAM, 0)])
 @pytest.mark.parametrize("has_log", [True, False])
 @pytest.mark.parametrize(("left_s", "outcome", "shed"), [(0.5, Outcome.REFUSED, 3), (0.0, Outcome.DEADLINE_EXCEEDED, 0)])
-async def test_so_are_several_that_are_told_of_at_once(
+async def test_several_late_calls_that_are_told_of_at_once_are_recorded_each(
     frontend: Frontend, metered: int, has_log: bool, left_s: float, outcome: Outcome, shed: int
 ) -> None:
     bench = Bench()

@@ -330,7 +330,7 @@ class TestCharged:
         assert bench.charged == {("t", "m"): pytest.approx(50.0), ("leaves", "n"): pytest.approx(10.0)}
 
     @pytest.mark.parametrize("how", ["it is down", "it says nothing"])
-    async def test_also_without_triton(self, how: str) -> None:
+    async def test_units_are_settled_without_a_triton_that_answers(self, how: str) -> None:
         bench = Bench()
         bench.counts(m=(10, 100.0))
         async with bench.running():

@@ -22,6 +22,7 @@ from control_plane.objects.domain.route import Route
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.rollout.shadow import ShadowCopies
 from control_plane.telemetry.request_counts import Copied
+from tests.fakes.copies import copies_of
 from tests.fakes.governance import governance, known_state
 from tests.fakes.rollout_steps import steps_of
 
@@ -161,4 +162,4 @@ class Bench:
 
     @property
     def counts(self) -> dict[Copied, int]:
-        return dict(self.shadow.counts.by_result)
+        return dict(copies_of(self.shadow.counts))

@@ -48,7 +48,7 @@ class TritonPythonModel:
         return self._runner.execute(requests)
 
     def _assemble(self, arrays: Sequence[Array]) -> Array:
-        """With `pad_to` as if an array of that length and no rows were among them."""
+        """Assemble a batch; with `pad_to` as if an array of that length and no rows were among them."""
         return pad_and_concatenate([*arrays, np.zeros((0, self._pad_to), arrays[0].dtype)] if self._pad_to else arrays)
 
     def _count(self, requests: Sequence[Tensors]) -> None:

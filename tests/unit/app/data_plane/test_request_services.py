@@ -126,8 +126,8 @@ def test_who_is_refused_a_job_is_promised_the_places_of_this_process_of_several(
     async def main() -> tuple[int, int]:
         async with open_request_services(load_settings({"state_dir": tmp_path}), Servers()) as services:
             assert services.jobs is not None
-            alone = services.jobs.jobs.processes()
+            alone = services.jobs.jobs.room.processes()
             services.admission.set_shares({}, other=0.5, processes=2)
-            return alone, services.jobs.jobs.processes()
+            return alone, services.jobs.jobs.room.processes()
 
     assert run(main()) == (1, 2)

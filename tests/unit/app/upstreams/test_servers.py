@@ -226,7 +226,7 @@ def test_a_fleet_hears_which_deaths_have_a_known_cause(tmp_path: Path, record: R
     assert heard == explained
 
 
-def test_so_does_the_only_triton(tmp_path: Path) -> None:
+def test_an_only_triton_hears_which_deaths_have_a_known_cause(tmp_path: Path) -> None:
     made, heard = tritons(tmp_path), list[str]()
     made.units = [replace(unit, explain_death=heard.append) for unit in made.units]
     made.found_out(Finding(("a", b"digest"), replace(GUILTY, deaths=("triton", "triton"))))

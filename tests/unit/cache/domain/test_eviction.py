@@ -153,7 +153,7 @@ class TestWhatIsThere:
         assert kept.evicted == 1
         assert kept.looked_at < 100
 
-    def test_the_same_each_time(self) -> None:
+    def test_equal_requests_leave_equal_entries(self) -> None:
         requests = popular(1, 4000, 500)
         first, second = room_for(50), room_for(50)
         assert ask(first, requests) == ask(second, requests)
@@ -355,7 +355,7 @@ class TestForgotten:
         assert forgotten.pop(key(1), 20) is None
         assert forgotten.pop(key(2), 20) is not None
 
-    def test_some(self) -> None:
+    def test_a_sample_has_only_slots_that_are_taken(self) -> None:
         forgotten = GhostList(2)
         assert list(forgotten.some(Random(1).random, 20)) == []
         forgotten.put(key(1), 10, 2, 7)

@@ -254,7 +254,7 @@ class TestAdminClient:
 
 class TestKeys:
     @pytest.mark.parametrize("key", ["tg_0123456789ab_x", "  tg_0123456789ab_x\n"])
-    def test_is_shown(self, gateway: Gateway, key: str) -> None:
+    def test_a_key_is_sent_as_a_bearer_token_without_its_blanks(self, gateway: Gateway, key: str) -> None:
         AdminClient(gateway.url, key).load("a")
         gateway.body = json.dumps({"outputs": [{"shape": [1, 1], "data": [1]}]})
         client = EmbeddingClient(gateway.url, key)

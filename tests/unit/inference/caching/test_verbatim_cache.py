@@ -38,7 +38,7 @@ from tests.unit.inference.caching.verbatim_cache_bench import (
 
 
 @pytest.mark.virtual_time
-async def test_the_same_message_is_known() -> None:
+async def test_a_message_that_was_answered_before_is_known() -> None:
     bench = Bench()
     bench.begin()
     assert bench.ask((b"head", b"another")) == ("kept", ANSWER)

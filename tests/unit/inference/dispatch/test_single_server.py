@@ -66,7 +66,7 @@ async def test_a_request_waits_for_the_next_triton_where_it_may_be_sent_again(
         assert len(request.sent) == 1
 
 
-async def test_the_same_over_grpc_whose_losses_are_answers() -> None:
+async def test_a_loss_over_grpc_which_is_an_answer_is_resent_as_well() -> None:
     bench = Bench()
     bench.restart()
     lost = status_answer(14, "closed", loss=SendFailure.CONNECTION_LOST)

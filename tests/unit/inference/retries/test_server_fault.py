@@ -66,5 +66,5 @@ def test_an_instance_is_named_after_its_model(instance: str, model: str) -> None
     assert dead_stub_model_in(f"Stub process '{instance}' is not healthy.".encode()) == model
 
 
-def test_other_words() -> None:
+def test_a_healthy_stub_is_not_taken_for_a_dead_one() -> None:
     assert dead_stub_model_in(b"Stub process 'echo_0_0' is healthy.") is None

@@ -168,7 +168,7 @@ class TestParameters:
         with pytest.raises(ModelLoadFailed, match="names the folder"):
             lab.digest()
 
-    def test_are_told(self, lab: Lab) -> None:
+    def test_are_among_the_contents(self, lab: Lab) -> None:
         lab.configure(NATIVE, parameter("x"))
         lab.repository.place_all()
         contents = lab.files.read("m", None)

@@ -236,13 +236,13 @@ BAD = [
 
 
 @pytest.mark.parametrize(("value", "says"), BAD)
-def test_what_may_not_be_is_neither_written(value: StoredObject, says: str) -> None:
+def test_a_value_that_is_not_allowed_is_not_written(value: StoredObject, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         to_body(value)
 
 
 @pytest.mark.parametrize(("name", "value", "says"), [("requests_per_s", 0, "above 0"), ("weight", float("inf"), "finite")])
-def test_nor_read(name: str, value: float, says: str) -> None:
+def test_a_value_that_is_not_allowed_is_not_read(name: str, value: float, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         from_stored(stored(TENANT, {**to_body(TENANT), name: value}))
 

@@ -233,7 +233,7 @@ class TestWhatIsInItsWay:
         assert (known.asked, call.stream.whole, bytes(call.data)) == ([], None, BODY)
 
     @pytest.mark.parametrize("cut", range(1, len(whole(3))))
-    def test_two_reads(self, cut: int) -> None:
+    def test_a_call_in_two_reads_is_known_if_its_head_was_not_read_before(self, cut: int) -> None:
         known, call = Known(), whole(3)
         end = opened(known)
         end.connection.receive(call[:cut])

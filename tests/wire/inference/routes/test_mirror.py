@@ -16,6 +16,7 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.telemetry.request_counts import Copied, CopiedCount, Half
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
+from tests.fakes.copies import copies_of
 from tests.fakes.governance import FakeMeter, governance, known_state
 from tests.fakes.triton.text_model import FakeTextModel
 from tests.wire.gateway import gateway, infer_request
@@ -102,9 +103,9 @@ async def test_a_mirror_that_is_frozen_or_missing_neither_fails_nor_slows_a_call
             for number in range(30):
                 assert (await client.ask(infer_request(body(float(number)), model=b"r"))).status == 200
                 await asyncio.sleep(0.012)
-        assert (shadow.counts.by_result[Copied.BUSY] >= 10) is is_frozen, "one copy at a time is sent to a single server"
+        assert (copies_of(shadow.counts)[Copied.BUSY] >= 10) is is_frozen, "one copy at a time is sent to a single server"
         held.set()
         await settled(shadow)
-        assert shadow.counts.by_result[Copied.UNCOUNTED] >= 1, "a copy was sent"
-        assert set(shadow.counts.by_result) <= {Copied.UNCOUNTED, Copied.BUSY}
+        assert copies_of(shadow.counts)[Copied.UNCOUNTED] >= 1, "a copy was sent"
+        assert set(copies_of(shadow.counts)) <= {Copied.UNCOUNTED, Copied.BUSY}
         assert running.inference.observations.take() == ()

@@ -16,6 +16,7 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.telemetry.request_counts import Copied
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
+from tests.fakes.copies import copies_of
 from tests.fakes.governance import FakeMeter, governance, known_state
 from tests.fakes.rollout_steps import steps_of
 from tests.fakes.triton.text_model import FakeTextModel
@@ -53,7 +54,7 @@ async def test_answers_are_paired_and_compared(how: dict[str, Any], wrong: float
         seen = running.inference.observations.take()
         assert [each.pair for each in seen] == [Pair(False, bool(wrong))] * 5
         assert len({each.digest for each in seen}) == 5
-        assert shadow.counts.by_result == {Copied.DIFFERS if wrong else Copied.AGREES: 5}
+        assert copies_of(shadow.counts) == {Copied.DIFFERS if wrong else Copied.AGREES: 5}
 
 
 async def test_no_copy_is_a_request_of_anybodys() -> None:
@@ -92,7 +93,7 @@ async def test_a_slow_or_dead_next_model_holds_nobody_up() -> None:
             for number in range(30):
                 assert (await client.ask(infer_request(body(float(number)), model=b"r"))).status == 200
                 await asyncio.sleep(0.012)
-        assert shadow.counts.by_result[Copied.BUSY] >= 10, "one copy at a time is sent to a single server"
+        assert copies_of(shadow.counts)[Copied.BUSY] >= 10, "one copy at a time is sent to a single server"
         held.set()
         await settled(shadow)
 
@@ -104,7 +105,7 @@ async def test_another_version_of_the_same_model() -> None:
         await (await running.connect()).ask(infer_request(body(1.0), model=b"r"))
         await settled(shadow)
         assert [place(request) for request in upstream.http.requests] == [("stable", "1"), ("stable", "2")]
-        assert shadow.counts.by_result == {Copied.DIFFERS: 1}
+        assert copies_of(shadow.counts) == {Copied.DIFFERS: 1}
 
 
 @pytest.mark.parametrize("wrong", [0.0, 1.0])
@@ -126,7 +127,7 @@ async def of_embeddings(next_model: FakeTextModel) -> tuple[Observation, dict[Co
         await settled(shadow)
         (seen,) = running.inference.observations.take()
         assert {each[1] for each in rights.meter.added} == {"stable"}
-        return seen, dict(shadow.counts.by_result)
+        return seen, dict(copies_of(shadow.counts))
 
 
 async def test_embeddings_are_copied_in_part() -> None:

@@ -110,7 +110,7 @@ class TestClose:
             await triton.wait_until_open(0)
             assert triton.exchanges == []
 
-    async def test_twice_is_once(self) -> None:
+    async def test_closing_twice_is_closing_once(self) -> None:
         async with pool() as (http, _):
             await http.close()
             await http.close()
