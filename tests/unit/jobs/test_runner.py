@@ -212,10 +212,10 @@ def away_at_first(method: Any, times: int) -> Any:
     """The method of a spool whose disk is away so many times."""
     left = [StoreUnavailable("the disk is away")] * times
 
-    async def may_be_away(*arguments: Any) -> Any:
+    async def may_be_away(*arguments: Any, **named: Any) -> Any:
         if left:
             raise left.pop()
-        return await method(*arguments)
+        return await method(*arguments, **named)
 
     return may_be_away
 
@@ -234,7 +234,7 @@ async def test_a_result_that_cannot_be_kept_until_the_deadline_ends_with_it(tmp_
     async with world(tmp_path) as here:
         job = await here.submit()
 
-        async def full(*arguments: Any) -> Any:
+        async def full(*arguments: Any, **named: Any) -> Any:
             here.clock_s = job.deadline_s
             raise StoreUnavailable("the disk is full", is_full=True)
 
