@@ -74,7 +74,8 @@ class OpenStreams:
     def died(self, server: str, model: str) -> None:
         """End the responses of a model whose process there has died, or was ended."""
         for awaited in self._awaited.get((server, model), ()):
-            awaited.reschedule(asyncio.get_running_loop().time())
+            if not awaited.expired():  # this may be told time and again while it is loaded anew
+                awaited.reschedule(asyncio.get_running_loop().time())
         for stream in list(self._streams.get((server, model), {}).values()):
             stream.fail(_lost_with(model, server))
 

@@ -66,10 +66,7 @@ class _Called:
 
     def is_idle(self) -> bool:
         """Whether its requests are taken to be done: nothing has gone or come for as long as one may take."""
-        return max(self.sent_s, self.heard_s) < self._since_s()
-
-    def _since_s(self) -> float:
-        return asyncio.get_running_loop().time() - self.request_timeout_s
+        return max(self.sent_s, self.heard_s) < asyncio.get_running_loop().time() - self.request_timeout_s
 
     def sends(self, asked: StreamRequest) -> None:
         """Note that a request is sent."""
@@ -82,11 +79,11 @@ class _Called:
             return
         self.lost = error
         for each in self.latest:
-            if each.at_s >= self._since_s():
-                try:
-                    self.deaths.case_of(_Message(each.frame), each.call, each.server, each.suspect).died(is_stub=True)
-                except QueryOfDeath as exc:
-                    self.lost = exc
+            try:
+                case = self.deaths.case_of(_Message(each.frame), each.call, each.server, each.suspect, begun_s=each.at_s)
+                case.died(is_stub=True)
+            except QueryOfDeath as exc:
+                self.lost = exc
         self.stream.cancel()
 
 

@@ -283,8 +283,16 @@ class SingleServerDispatch:
         if fault is None:
             if suspect is not None and not suspect.is_stream:
                 self.deaths.answered(suspect)
-        elif await self.is_death(fault, attempt.error, call, sent, is_suspect=suspect is not None):
+            return
+        self._tell_of_frozen(fault, attempt.error, call, sent)
+        if await self.is_death(fault, attempt.error, call, sent, is_suspect=suspect is not None):
             await self.deaths.died(request, call, ONLY, suspect=suspect, is_stub=fault is Fault.DEAD_STUB)
+
+    def _tell_of_frozen(self, fault: Fault, error: Exception | None, call: InferCall, sent: _Sent) -> None:
+        """Tell of a copy whose stub Triton takes for dead and nobody has seen to die: it stands still, and stays for ever."""
+        is_repaired = call.model_name in self._under_repair.ready_s or sent.copy != self._under_repair.copy_of(call.model_name)
+        if fault is Fault.DEAD_STUB and recall_of(error) is None and not is_repaired and self._servers.suspect is not None:
+            self._servers.suspect(ONLY, call.model_name, sent.at_s)
 
     def gave_up(self, call: InferCall, sent: _Sent) -> None:
         """Note that a caller has waited in vain for the next piece of a stream."""

@@ -81,8 +81,9 @@ class OwnTurns:
             self._waiting[following].set()
 
 
-_STREAM_TURN_S = 10.0
-"""Longest time for which a stream keeps its turn: others cannot wait for as long as answers are generated."""
+STREAM_SUSPECT_S = 2.0
+"""Time from its first piece for which a stream may be what a process dies of: alone in turn for longer than that, the streams that
+a death has ended could not all be asked for again before their deadlines."""
 
 
 @dataclass(slots=True)
@@ -90,19 +91,27 @@ class Suspect:
     """One request in flight that is suspect."""
 
     digest: Digest
+    _deaths: QueriesOfDeath
     _turns: SuspectTurns
     _turn: int
     was_answered: bool = False
-    is_stream: bool = False
-    """Whether its response has begun to come in pieces: until these end it is suspect, and keeps its turn."""
+    _survives: asyncio.TimerHandle | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its response has begun to come in pieces: then it is suspect, and keeps its turn, for a little longer."""
+        return self._survives is not None
 
     def begin_stream(self) -> None:
         """Note that its response has begun to come in pieces; `end_turn` is called after the last."""
-        self.is_stream = True
-        asyncio.get_running_loop().call_later(_STREAM_TURN_S, self.end_turn)
+        self._survives = asyncio.get_running_loop().call_later(STREAM_SUSPECT_S, self.end_turn, True)
 
-    def end_turn(self) -> None:
-        """Let the next suspect be sent. Idempotent."""
+    def end_turn(self, was_answered: bool = False) -> None:
+        """Let the next suspect be sent; this one `was_answered`, or has lived for long enough. Idempotent."""
+        if self._survives is not None:
+            self._survives.cancel()
+        if was_answered and not self.was_answered:
+            self._deaths.answered(self)
         self._turns.end(self._turn, was_answered=self.was_answered)
 
 
@@ -118,13 +127,13 @@ class QueriesOfDeath:
         self.tell: Callable[[Finding], None] = lambda finding: None
         """Told of what is found out here."""
         self.turns: SuspectTurns = OwnTurns(now_s=now_s)
-        self._now_s = now_s
+        self.now_s = now_s
         self._suspects = Suspects()
 
     def watches(self, model: str) -> bool:
         """Whether requests of this model have to take their `turn`."""
         # Every request asks: while no process has died lately, without a look at the clock.
-        return bool(self._suspects.models) and self._suspects.watches(model, self._now_s())
+        return bool(self._suspects.models) and self._suspects.watches(model, self.now_s())
 
     @asynccontextmanager
     async def turn(self, request: Hashable, call: InferCall, *, timeout_s: float) -> AsyncIterator[Suspect | None]:
@@ -140,7 +149,7 @@ class QueriesOfDeath:
                     turn = await self.turns.acquire(call.model_name)
             except TimeoutError as exc:
                 raise DeadlineExceeded("its turn did not come in time: after a death, requests like it are sent one by one") from exc
-            suspect = Suspect(digest, self.turns, turn)
+            suspect = Suspect(digest, self, self.turns, turn)
             try:
                 # While it waited, an equal request may have been answered, or have caused another death.
                 if self._is_suspect(digest):
@@ -163,7 +172,7 @@ class QueriesOfDeath:
     def blame(self, digest: Digest, server: str, *, was_suspect: bool, is_stub: bool) -> None:
         """Note a death as `died` does, under a request of which only the digest is left. Raises QueryOfDeath: it is guilty."""
         model, _ = digest
-        record = self._suspects.died(digest, server, self._now_s(), was_suspect=was_suspect)
+        record = self._suspects.died(digest, server, self.now_s(), was_suspect=was_suspect)
         self.turns.died(model, is_stub=is_stub)
         self.tell(Finding(digest, record, is_stub))
         if record.verdict is Verdict.GUILTY:
@@ -181,53 +190,53 @@ class QueriesOfDeath:
         """Note that the first piece of a response has come from `server`, which says nothing of what follows."""
         if suspect is not None:
             suspect.begin_stream()
-        return self.case_of(request, call, server, suspect)
+        return self.case_of(request, call, server, suspect, begun_s=self.now_s())
 
-    def case_of(self, request: Hashable, call: InferCall, server: str, suspect: Suspect | None) -> StreamCase:
+    def case_of(self, request: Hashable, call: InferCall, server: str, suspect: Suspect | None, *, begun_s: float) -> StreamCase:
         """Return the case of a request whose response has begun, or may have."""
-        return StreamCase(self, digest_at_once(request.content(call), call) if suspect is None else suspect.digest, server, suspect)
+        digest = digest_at_once(request.content(call), call) if suspect is None else suspect.digest
+        return StreamCase(self, digest, server, suspect, begun_s)
 
     def learn(self, finding: Finding) -> None:
         """Take over what another process of the gateway has found out."""
         model, _ = finding.digest
-        self._suspects.learn(finding.digest, finding.record, self._now_s())
+        self._suspects.learn(finding.digest, finding.record, self.now_s())
         if finding.record is not None:
             self.turns.died(model, is_stub=finding.is_stub)
 
     def _is_suspect(self, digest: Digest) -> bool:
         """Raises QueryOfDeath."""
-        record = self._suspects.record(digest, self._now_s())
+        record = self._suspects.record(digest, self.now_s())
         if record is not None and record.verdict is Verdict.GUILTY:
             raise self._refusal(digest, record)
         return record is not None
 
     def _refusal(self, digest: Digest, record: Record) -> QueryOfDeath:
         self.refused += 1
-        left_s = max(1.0, record.until_s - self._now_s())
+        left_s = max(1.0, record.until_s - self.now_s())
         return QueryOfDeath(f"the request is not sent to Triton for {left_s:.0f} s: {_deaths_text(digest, record)}")
 
 
 @dataclass(slots=True)
 class StreamCase:
-    """Case of a request whose response is streamed: it may be what a process dies of until the stream has ended."""
+    """Case of a request whose response is streamed: it may be what a process dies of for its first seconds."""
 
     _deaths: QueriesOfDeath
     digest: Digest | None
     """None: it is too large to be looked at for each stream, which holds its digest instead of it."""
     _server: str
     suspect: Suspect | None
+    _begun_s: float
 
     def died(self, *, is_stub: bool) -> None:
         """Note that a process died, as `QueriesOfDeath.died` does. Raises QueryOfDeath."""
-        if self.digest is not None:
+        if self.digest is not None and self._deaths.now_s() - self._begun_s <= STREAM_SUSPECT_S:
             self._deaths.blame(self.digest, self._server, was_suspect=self.suspect is not None, is_stub=is_stub)
 
     def ended(self, *, was_answered: bool) -> None:
         """Note that the stream has been closed; `was_answered`: at its end."""
         if self.suspect is not None:
-            if was_answered:
-                self._deaths.answered(self.suspect)
-            self.suspect.end_turn()
+            self.suspect.end_turn(was_answered)
 
 
 async def digest_of(content: Sequence[bytes], call: InferCall) -> Digest:

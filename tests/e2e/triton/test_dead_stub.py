@@ -179,6 +179,7 @@ def one_server(start: Start, tmp_path: Path) -> Tidegate:
 def test_one_server_has_it_back_in_seconds_whatever_the_deadlines(one_server: Tidegate) -> None:
     replaces_what_died(one_server)
     ends_what_hangs(one_server)
+    ends_what_stands_still(one_server)
     ends_what_hangs_and_not_what_streams(one_server)
     refuses_what_ends_processes_before_it_streams(one_server)
     ends_the_other_instance_too(one_server)
@@ -209,6 +210,18 @@ def ends_what_hangs(running: Tidegate) -> None:
         is_served_again(calls)
     assert "the Python process of model 'm4' hung and was ended" in running.said()
     assert calls.lost_for_s(hung_s) < 8 * _SOON_S, calls.summary(hung_s)
+
+
+def ends_what_stands_still(running: Tidegate) -> None:
+    """Triton answers every request for it with an error, before the deadline, and nobody sees it die."""
+    loads = running.said().count("model 'm4' was loaded anew")
+    with callers(running, "m4", partial(ask_to_sleep, running, "m4", 0.0, timeout_ms=60_000)) as calls:
+        time.sleep(0.5)
+        (stub,) = stubs_of(running, "m4")
+        os.kill(stub, signal.SIGSTOP)
+        wait_for(lambda: running.said().count("model 'm4' was loaded anew") > loads, what="its revival")
+        is_served_again(calls)
+    assert stubs_of(running, "m4") != [stub]
 
 
 def ends_what_hangs_and_not_what_streams(running: Tidegate) -> None:

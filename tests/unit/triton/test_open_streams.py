@@ -65,6 +65,8 @@ async def test_with_a_models_process_those_end_that_have_begun_and_those_that_ha
         others = [tasks.create_task(begin(*each)) for each in (("s0", "b"), ("s1", "a"))]
         await asyncio.sleep(0.01)
         streams.died("s0", "a")
+        await asyncio.sleep(0)
+        streams.died("s0", "a")
     assert [each.result() for each in others] == ["begun", "begun"]
     for error in (lost.result(), await _lost(begun.receive())):
         assert str(error) == "the Python process of 'a' on server 's0' has died; try again shortly"

@@ -135,23 +135,51 @@ async def test_the_request_is_suspect_after_a_death_and_guilty_after_another() -
             pass
 
 
-async def test_a_suspect_keeps_its_turn_until_its_end_or_for_ten_seconds_and_is_cleared_by_its_end_alone() -> None:
+async def test_a_suspect_keeps_its_turn_until_its_end_or_for_two_seconds_which_clear_it() -> None:
     now_s = asyncio.get_running_loop().time
-    deaths, request = QueriesOfDeath(now_s=now_s), Request(text="poison")
-    await deaths.died(request, call("a"), "s0", suspect=None, is_stub=True)
+    deaths = QueriesOfDeath(now_s=now_s)
+    prompts = [Request(text=text) for text in ("long", "left", "short", "last")]
+    for prompt in prompts:
+        await deaths.died(prompt, call("a"), "s0", suspect=None, is_stub=True)
 
-    async def begin(*pieces: bytes | None) -> HeldStream:
+    async def begin(request: Request, *pieces: bytes | None) -> HeldStream:
         async with deaths.turn(request, call("a"), timeout_s=30.0) as suspect:
             return HeldStream(FakeHttpStream().put(*pieces), deaths.stream_begins(request, call("a"), "s0", suspect), Ending())
 
-    first, began_s = await begin(b"x"), now_s()
-    await first.receive()
-    second = await begin(b"x")
-    assert now_s() - began_s == pytest.approx(10.0)
-    second.close()
-    assert deaths.watches("a"), "who leaves before the end clears nothing"
-    third = await begin(b"x", None)
-    assert now_s() - began_s == pytest.approx(10.0)
-    assert await read(third) == [b"x"]
+    async def is_suspect(request: Request) -> bool:
+        async with deaths.turn(request, call("a"), timeout_s=5.0) as suspect:
+            return suspect is not None
+
+    began_s = now_s()
+    await begin(prompts[0], b"x")
+    left = await begin(prompts[1], b"x")
+    assert now_s() - began_s == pytest.approx(2.0)
+    left.close()
+    assert await read(await begin(prompts[2], b"x", None)) == [b"x"]
+    await begin(prompts[3], b"x")
+    assert now_s() - began_s == pytest.approx(2.0)
+    assert [await is_suspect(each) for each in prompts[:3]] == [False, True, False], "who leaves before the end clears nothing"
+
+
+async def test_a_stream_that_has_lived_for_longer_is_not_what_its_process_died_of() -> None:
+    deaths = QueriesOfDeath(now_s=asyncio.get_running_loop().time)
+    stream = FakeHttpStream()
+    held = hold(stream, Ending(), deaths)
+    await asyncio.sleep(2.1)
+    stream.put(UpstreamUnavailable("closed"))
+    with pytest.raises(UpstreamUnavailable):
+        await read(held)
+    assert not deaths.watches("a")
+
+
+async def test_a_guilty_one_stays_so_when_its_turn_would_have_ended() -> None:
+    deaths, request = QueriesOfDeath(now_s=asyncio.get_running_loop().time), Request(text="poison")
+    await deaths.died(request, call("a"), "s0", suspect=None, is_stub=True)
     async with deaths.turn(request, call("a"), timeout_s=1.0) as suspect:
-        assert suspect is None
+        held = HeldStream(FakeHttpStream().put(EVENT), deaths.stream_begins(request, call("a"), "s1", suspect), Ending())
+    with pytest.raises(QueryOfDeath):
+        await read(held)
+    await asyncio.sleep(5.0)
+    with pytest.raises(QueryOfDeath):
+        async with deaths.turn(request, call("a"), timeout_s=1.0):
+            pass

@@ -138,3 +138,15 @@ async def test_what_was_computed_beside_a_stream_is_suspect_too_when_triton_answ
     assert sending.result() is DEAD
     with pytest.raises(QueryOfDeath):
         await bench.send(Request([DEAD], text="killer"), is_repeatable=False)
+
+
+async def test_a_copy_whose_stub_triton_takes_for_dead_and_nobody_has_seen_to_die_is_told_of() -> None:
+    bench, told = Bench(), list[str]()
+    bench.servers.suspect = lambda server, model, since_s: told.append(model)
+    await bench.send(Request([DEAD], takes_s=1.0), is_repeatable=False)
+    assert told == ["a"]
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.1, bench.servers.under_repair.show, {"a": loop.time() + 1.0})
+    loop.call_later(0.5, bench.servers.under_repair.show, {})
+    await bench.send(Request([DEAD], takes_s=1.0), is_repeatable=False)
+    assert told == ["a"], "it is what is left of the copy that was loaded anew"
