@@ -65,6 +65,7 @@ class GeneratedStream:
         self._first = b""
         self._room_bytes = _WHOLE_BYTES
         self._failure: UpstreamFailed | None = None
+        self._lost: UpstreamUnavailable | None = None
         self._next_look: asyncio.TimerHandle | None = self._loop.call_later(timeout_s, self._look)
 
     @property
@@ -96,6 +97,11 @@ class GeneratedStream:
         while piece and self._failure is None and len(piece) < _PIECE_BYTES and (frame := self._stream.take()) is not None:
             piece += self._taken(_read(frame))
         return piece or None
+
+    def fail(self, error: UpstreamUnavailable) -> None:
+        """See `triton/ports.ModelStream`."""
+        self._lost = error
+        self._stream.cancel()
 
     def close(self) -> None:
         if self._next_look is not None:
@@ -131,6 +137,8 @@ class GeneratedStream:
             self._waits_since_s = None  # a caller who does not read is not waiting for the model
         if frame is not None:
             return _read(frame)
+        if self._lost is not None:
+            raise self._lost
         if self._is_late:
             raise DeadlineExceeded("the model generated nothing more within the request's deadline")
         ended = answer_of(self._stream.headers, (), self._stream.trailers)

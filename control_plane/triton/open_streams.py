@@ -1,29 +1,37 @@
-"""Register of the streamed responses under way, which shows that a copy of a model computes while it answers no new request.
+"""Register of the streamed responses under way: they show that a copy of a model computes while it answers no new request, and are ended
+when its process dies.
 
 A model that generates one answer after the other, or all of whose places are taken, lets others wait for as long as its streams
-take. Both watches for models that hang ask it (`triton/silence_watch`, `fleet/routing/model_router`).
+take. Both watches for models that hang ask it (`triton/silence_watch`, `fleet/routing/model_router`). Triton (24.10) tells a
+decoupled model's callers nothing of the death of its process: their responses would never go on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from control_plane.triton.ports import HttpStream
+from control_plane.core.errors import Recall, RecallCause, UpstreamUnavailable
+
+AnswerT = TypeVar("AnswerT")
 
 _PAUSE_S = 10.0
 """Longest pause within a stream that goes on: while a long prompt is read, others may get no token for seconds."""
 
 
-class Heard(Protocol):
-    """A streamed response, as far as it tells that its model computes."""
+class OpenStream(Protocol):
+    """A streamed response that has begun."""
 
     @property
     def heard_s(self) -> float:
         """When something of it last came from Triton, in the loop's time."""
+
+    def fail(self, error: UpstreamUnavailable) -> None:
+        """End it: whoever reads it gets this error in place of what has not come."""
 
 
 class OpenStreams:
@@ -32,10 +40,29 @@ class OpenStreams:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         """`now_s` is the event loop's time."""
         self._now_s = now_s
-        self._streams = defaultdict[tuple[str, str], dict[int, Heard]](dict)
+        self._streams = defaultdict[tuple[str, str], dict[int, OpenStream]](dict)
+        self._awaited = defaultdict[tuple[str, str], set[asyncio.Timeout]](set)
+        """The deadlines of those of which nothing has come yet."""
 
-    def add(self, server: str, model: str, stream: Heard) -> Callable[[], None]:
-        """Register a response; what is returned removes it, and is idempotent."""
+    async def begin(self, server: str, model: str, sent: Awaitable[AnswerT]) -> AnswerT:
+        """Await a response's first piece. Raises UpstreamUnavailable, if the model's process dies meanwhile, and what `sent` raises."""
+        key, died = (server, model), asyncio.timeout(None)
+        try:
+            async with died:
+                self._awaited[key].add(died)
+                try:
+                    return await sent
+                finally:
+                    self._awaited[key].remove(died)
+                    if not self._awaited[key]:
+                        del self._awaited[key]
+        except TimeoutError:
+            if not died.expired():
+                raise
+            raise _lost_with(model, server) from None
+
+    def add(self, server: str, model: str, stream: OpenStream) -> Callable[[], None]:
+        """Register a response that has begun; what is returned removes it, and is idempotent."""
         self._streams[server, model][id(stream)] = stream
         return partial(self._remove, (server, model), id(stream))
 
@@ -43,6 +70,13 @@ class OpenStreams:
         streams = self._streams.get(key)
         if streams is not None and streams.pop(stream, None) is not None and not streams:
             del self._streams[key]
+
+    def died(self, server: str, model: str) -> None:
+        """End the responses of a model whose process there has died, or was ended."""
+        for awaited in self._awaited.get((server, model), ()):
+            awaited.reschedule(asyncio.get_running_loop().time())
+        for stream in list(self._streams.get((server, model), {}).values()):
+            stream.fail(_lost_with(model, server))
 
     def go_on(self, server: str, model: str) -> bool:
         """Whether a response of the model there has gone on lately."""
@@ -52,25 +86,11 @@ class OpenStreams:
         """Yield each server and model of which a response has gone on lately."""
         return (key for key, streams in self._streams.items() if self._have_gone_on(streams))
 
-    def _have_gone_on(self, streams: dict[int, Heard]) -> bool:
+    def _have_gone_on(self, streams: dict[int, OpenStream]) -> bool:
         since_s = self._now_s() - _PAUSE_S
         return any(stream.heard_s >= since_s for stream in streams.values())
 
 
-class HeldStream:
-    """Streamed response (`triton/ports.HttpStream`) with what is to be done once it is closed."""
-
-    def __init__(self, stream: HttpStream, *at_end: Callable[[], object]) -> None:
-        self.status = stream.status
-        self.head = stream.head
-        self._stream = stream
-        self._at_end = at_end
-
-    async def receive(self) -> bytes | None:
-        return await self._stream.receive()
-
-    def close(self) -> None:
-        self._stream.close()
-        at_end, self._at_end = self._at_end, ()
-        for each in at_end:
-            each()
+def _lost_with(model: str, server: str) -> UpstreamUnavailable:
+    recall = Recall(RecallCause.STUB_DIED, is_suspect=True)
+    return UpstreamUnavailable(f"the Python process of '{model}' on server '{server}' has died; try again shortly", recall=recall)

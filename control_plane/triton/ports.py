@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from control_plane.core.endpoints import Endpoints
+from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.fingerprint import LoadedConfig
 from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelOverride, ModelVersion
@@ -100,6 +101,9 @@ class ModelStream(HttpStream, Protocol):
     @property
     def heard_s(self) -> float:
         """When something of it last came from Triton, in the loop's time."""
+
+    def fail(self, error: UpstreamUnavailable) -> None:
+        """End it: `receive` raises this error in place of what has not come."""
 
 
 class HttpUpstream(Protocol):

@@ -57,7 +57,7 @@ class SilenceWatch:
         finally:
             del waiting[key]
             if is_overdue:
-                self._gave_up(model, sent_s, suspect)
+                self.gave_up(model, sent_s, suspect)
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:
         """Yield the server, the model and the time it was sent of each model's oldest request, if that has
@@ -67,6 +67,15 @@ class SilenceWatch:
             if (oldest_s := next(iter(waiting.values()), inf)) <= long_ago_s:
                 yield ONLY, model, oldest_s
 
+    def gave_up(self, model: str, sent_s: float, suspect: TellSuspect) -> None:
+        """Note that an answer to what was sent then, or its next piece, was waited for in vain; call `suspect` if the model hangs."""
+        silence, waiting = self._of(model)
+        if self.streams.go_on(ONLY, model):
+            silence.goes_on(self._now_s())
+        since_s = silence.gave_up(sent_s, self._now_s(), oldest_s=next(iter(waiting.values()), inf))
+        if since_s is not None:
+            suspect(ONLY, model, since_s)
+
     def _of(self, model: str) -> tuple[CopySilence, dict[object, float]]:
         known = self._models.get(model)
         if known is None:
@@ -74,11 +83,3 @@ class SilenceWatch:
                 self._models.clear()  # bounded: callers may name any model
             known = self._models[model] = (CopySilence(), {})
         return known
-
-    def _gave_up(self, model: str, sent_s: float, suspect: TellSuspect) -> None:
-        silence, waiting = self._of(model)
-        if self.streams.go_on(ONLY, model):
-            silence.goes_on(self._now_s())
-        since_s = silence.gave_up(sent_s, self._now_s(), oldest_s=next(iter(waiting.values()), inf))
-        if since_s is not None:
-            suspect(ONLY, model, since_s)

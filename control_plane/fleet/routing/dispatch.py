@@ -25,16 +25,16 @@ from control_plane.fleet.routing.resending import Resending, recall_of
 from control_plane.fleet.routing.workloads import RequestClassifier, RoutingHint
 from control_plane.fleet.view.catalogue import FleetCatalogue, sharded_lines
 from control_plane.fleet.view.reservations import Reservation
+from control_plane.inference.dispatch.held_stream import HeldStream
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import GenerateRequest, ServerRequest
 from control_plane.inference.retries.attempt import Attempt, Send, is_repeatable
 from control_plane.inference.retries.faults import FAULTS, Fault, Resend
-from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect
+from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, StreamCase, Suspect
 from control_plane.inference.retries.retry_budget import RetryBudget, units_of
 from control_plane.inference.retries.server_fault import dead_stub_model_in
 from control_plane.inference.sharded_models import SendsWholes
 from control_plane.protocols.http1 import HttpAnswer
-from control_plane.triton.open_streams import HeldStream
 from control_plane.triton.ports import HttpStream, ModelStream, Upstream
 
 AnswerT = TypeVar("AnswerT")
@@ -47,6 +47,28 @@ class _FleetAttempt(Attempt[AnswerT]):
     reservation: Reservation = field(kw_only=True)
     hint: RoutingHint = field(kw_only=True)
     was_hedged: bool = field(default=False, kw_only=True)
+
+
+@dataclass(slots=True)
+class _StreamEnding:
+    """End of a fleet's stream; implements `inference/dispatch/held_stream.StreamEnding`."""
+
+    _dispatch: FleetDispatcher
+    _case: StreamCase
+    _call: InferCall
+    _reservation: Reservation
+    _forget: Callable[[], None]
+
+    async def is_death(self, fault: Fault, came: Exception | bytes) -> bool:
+        resending, error = self._dispatch.resending, came if isinstance(came, Exception) else None
+        resending.learn_late(fault, came, self._reservation)
+        return await resending.is_death(fault, error, self._reservation, is_suspect=self._case.suspect is not None)
+
+    def closed(self, fault: Fault | None) -> None:
+        self._forget()
+        self._reservation.release(answered=False)
+        if fault is Fault.TIMED_OUT:
+            self._dispatch.stream_gave_up(self._case, self._call, self._reservation)
 
 
 class FleetDispatcher:
@@ -66,9 +88,9 @@ class FleetDispatcher:
         self.retries = RetryBudget(now_s=now_s)
         self.deaths = QueriesOfDeath(now_s=now_s)
         self._router = router
-        self.streams = router.streams
-        self._resending = Resending(router, self.retries, now_s=now_s)
-        self.hedging = Hedging(router, self.retries, self._resending, is_on=hedging)
+        self.streams = router.state.streams
+        self.resending = Resending(router, self.retries, now_s=now_s)
+        self.hedging = Hedging(router, self.retries, self.resending, is_on=hedging)
         self.hung = HungRequests(self.deaths, doubted=router.state.doubts.avoided)
         self.overdue = OverdueWatch(router, self.hung)
         self._workloads = RequestClassifier(router.state.fleet)
@@ -76,9 +98,9 @@ class FleetDispatcher:
         """Answers the requests of sharded models."""
         self._now_s = now_s
 
-    async def send(
+    def send(
         self, request: ServerRequest[AnswerT], call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
-    ) -> AnswerT:
+    ) -> Awaitable[AnswerT]:
         """Send a unary request to a replica, and return the answer.
 
         Raises UpstreamUnavailable: the connection was lost and the request must not be repeated.
@@ -87,59 +109,52 @@ class FleetDispatcher:
         """
         facts = self._router.state.fleet.models.get(call.model_name)
         if facts is not None and facts.spec.sharded and not self._router.state.specs.is_suspended(facts.name):
-            answer: AnswerT = await self._send_whole(request, call, facts.spec.sharded, timeout_s, running)
-            return answer
-        deadline_s = self._now_s() + timeout_s
-        hint = self._workloads.hint(call, running)
-        self.retries.asked(units_of(running))
+            return self._send_whole(request, call, facts.spec.sharded, timeout_s, running)
         if running is not None and facts is not None and facts.spec.is_repeatable:
             running.is_repeatable = True
+        hint = self._workloads.hint(call, running)
         hint.may_probe = is_repeatable(call, running)
-        while True:
-            if self.hung.watches(call.model_name):
-                await self.hung.verdict(request, call, deadline_s=deadline_s)
-            if self.deaths.watches(call.model_name):
-                attempt: _FleetAttempt[AnswerT]
-                attempt = await self._in_turn(self._attempt, request, call, running, deadline_s=deadline_s, hint=hint)
-            else:
-                hedges = self.hedging.is_open_for(running)
-                attempt = await self._attempt(request, call, running, deadline_s=deadline_s, hint=hint, hedges=hedges)
-                if attempt.fault is not None:
-                    await self._judge(request, call, attempt, None)
-            next_hint = self._hint_after(attempt, call, running)
-            if next_hint is None:
-                return attempt.result()
-            hint = next_hint
+        # No coroutine of its own: every request would be passed through it.
+        return self._sent(self._attempt, request, call, running, timeout_s=timeout_s, hint=hint)
 
     async def _send_whole(self, request: Any, call: InferCall, config: str, timeout_s: float, running: AuthorizedRequest | None) -> Any:
         if self.sharded is None or running is None:
             raise not_whole(call.model_name)
         return await self.sharded.send(request, call, config, timeout_s=timeout_s, running=running)
 
-    async def stream(
+    def stream(
         self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
-    ) -> HttpAnswer | HttpStream:
+    ) -> Awaitable[HttpAnswer | HttpStream]:
         """Start a streamed response; its slot is released when the stream is closed. It is sent again where any other request
         is; once the head of a stream has come, never: the client has part of the answer."""
-        deadline_s = self._now_s() + timeout_s
         hint = self._workloads.hint(call, running)
+        return self._sent(self._attempt_stream, request, call, running, timeout_s=timeout_s, hint=hint)
+
+    async def _sent(
+        self,
+        attempted: Callable[..., Awaitable[_FleetAttempt[AnswerT]]],
+        request: Hashable,
+        call: InferCall,
+        running: AuthorizedRequest | None,
+        *,
+        timeout_s: float,
+        hint: RoutingHint,
+    ) -> AnswerT:
+        """Attempt a request until it is answered, or need not be sent again."""
+        deadline_s = self._now_s() + timeout_s
         self.retries.asked(units_of(running))
         while True:
             if self.hung.watches(call.model_name):
                 await self.hung.verdict(request, call, deadline_s=deadline_s)
             if self.deaths.watches(call.model_name):
-                attempt = await self._in_turn(self._attempt_stream, request, call, running, deadline_s=deadline_s, hint=hint)
+                attempt = await self._in_turn(attempted, request, call, running, deadline_s=deadline_s, hint=hint)
             else:
-                attempt = await self._attempt_stream(request, call, running, deadline_s=deadline_s, hint=hint)
+                attempt = await attempted(request, call, running, deadline_s=deadline_s, hint=hint)
                 if attempt.fault is not None:
                     await self._judge(request, call, attempt, None)
             next_hint = self._hint_after(attempt, call, running)
             if next_hint is None:
-                answer, reservation = attempt.result(), attempt.reservation
-                if isinstance(answer, HttpAnswer):
-                    return answer
-                forget = self.streams.add(reservation.server.name, call.model_name, answer)
-                return HeldStream(answer, forget, partial(reservation.release, answered=False))
+                return attempt.result()
             hint = next_hint
 
     async def _in_turn(
@@ -155,7 +170,7 @@ class FleetDispatcher:
         """Attempt a request to a model of which some are suspect. Raises QueryOfDeath: this one is guilty."""
         async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
             if suspect is not None:
-                hint = replace(hint, avoid=hint.avoid | self._resending.avoided(call.model_name), may_probe=False)
+                hint = replace(hint, avoid=hint.avoid | self.resending.avoided(call.model_name), may_probe=False)
             attempt = await attempted(request, call, running, deadline_s=deadline_s, hint=hint, suspect=suspect)
             await self._judge(request, call, attempt, suspect)
         return attempt
@@ -169,16 +184,15 @@ class FleetDispatcher:
         deadline_s: float,
         hint: RoutingHint,
         suspect: Suspect | None = None,
-        hedges: bool = False,
     ) -> _FleetAttempt[AnswerT]:
-        """Send a request to a replica, and tell the view how it went. With `hedges` one that is late may be hedged; the
-        attempt is then that of the server that answered."""
+        """Send a request to a replica, and tell the view how it went. One that is late may be hedged; the attempt is then that of
+        the server that answered."""
         reservation = await self._reserve(call, running, deadline_s=deadline_s, hint=hint)
         attempt: _FleetAttempt[AnswerT] = _FleetAttempt(reservation=reservation, hint=hint)
-        if hedges:
+        if self.hedging.is_open_for(running) and not self.deaths.watches(call.model_name):
             send: Send[AnswerT] = partial(self.hedging.send, request, call, running, attempt)
         else:
-            send = self._resending.recallable(request.send, call, running, reservation, hint)
+            send = self.resending.recallable(request.send, call, running, reservation, hint)
         try:
             await attempt.run(send, reservation.upstream, timeout_s=deadline_s - self._now_s())
         finally:
@@ -186,7 +200,7 @@ class FleetDispatcher:
             attempt.reservation.release(answered=attempt.fault is None and not is_interrupted)
             self._learn(call, attempt)
             if attempt.fault is Fault.TIMED_OUT:
-                self.hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())
+                self._gave_up(request, call, attempt.reservation, suspect)
         return attempt
 
     async def _attempt_stream(
@@ -202,31 +216,49 @@ class FleetDispatcher:
         """Start a streamed response at a replica, and tell the view how that went."""
         reservation = await self._reserve(call, running, deadline_s=deadline_s, hint=hint)
         attempt: _FleetAttempt[HttpAnswer | ModelStream] = _FleetAttempt(reservation=reservation, hint=hint)
-        send: Send[HttpAnswer | ModelStream] = self._resending.recallable(request.stream, call, running, reservation, hint)
+        send: Send[HttpAnswer | ModelStream] = self.resending.recallable(request.stream, call, running, reservation, hint)
+
+        def begin(server: Upstream, /, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]:
+            return self.streams.begin(reservation.server.name, call.model_name, send(server, timeout_s=timeout_s))
+
         try:
-            await attempt.run(send, reservation.upstream, timeout_s=deadline_s - self._now_s())
+            await attempt.run(begin, reservation.upstream, timeout_s=deadline_s - self._now_s())
         finally:
             # A stream keeps its slot until it is closed; how long one takes says nothing of its model.
             if attempt.answer is None or isinstance(attempt.answer, HttpAnswer):
                 reservation.release(answered=False)
             self._learn(call, attempt)
             if attempt.fault is Fault.TIMED_OUT:
-                self.hung.gave_up(request, call, reservation, suspect, self._now_s())
+                self._gave_up(request, call, reservation, suspect)
+        if attempt.fault is None and not isinstance(answer := attempt.result(), HttpAnswer):
+            case = self.deaths.stream_begins(request, call, reservation.server.name, suspect)
+            forget = self.streams.add(reservation.server.name, call.model_name, answer)
+            attempt.answer = HeldStream(answer, case, _StreamEnding(self, case, call, reservation, forget))
         return attempt
+
+    def _gave_up(self, request: Hashable, call: InferCall, reservation: Reservation, suspect: Suspect | None) -> None:
+        asked = request if suspect is None else suspect.digest
+        self.hung.gave_up(asked, call, reservation, was_suspect=suspect is not None, now_s=self._now_s())
+
+    def stream_gave_up(self, case: StreamCase, call: InferCall, reservation: Reservation) -> None:
+        """Note that a caller has waited in vain for the next piece of a stream, which has been closed."""
+        self._router.gave_up(reservation)
+        if case.digest is not None:
+            self.hung.gave_up(case.digest, call, reservation, was_suspect=case.suspect is not None, now_s=self._now_s())
 
     def _learn(self, call: InferCall, attempt: _FleetAttempt[AnswerT]) -> None:
         if attempt.fault is None:
             self._router.answered(call, attempt.reservation)
         else:
-            self._resending.learn(attempt.fault, attempt.error or attempt.answer, call, attempt.reservation)
+            self.resending.learn(attempt.fault, attempt.error or attempt.answer, call, attempt.reservation)
 
     async def _judge(self, request: Hashable, call: InferCall, attempt: _FleetAttempt[AnswerT], suspect: Suspect | None) -> None:
         """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""
         fault, reservation = attempt.fault, attempt.reservation
         if fault is None:
-            if suspect is not None:
+            if suspect is not None and not suspect.is_stream:
                 self.deaths.answered(suspect)
-        elif await self._resending.is_death(fault, attempt.error, reservation, is_suspect=suspect is not None):
+        elif await self.resending.is_death(fault, attempt.error, reservation, is_suspect=suspect is not None):
             is_stub = fault is Fault.DEAD_STUB
             await self.deaths.died(request, call, reservation.server.name, suspect=suspect, is_stub=is_stub)
 
@@ -241,7 +273,7 @@ class FleetDispatcher:
         if fault is None or (attempt.was_hedged and not _may_go_to_a_third(fault)):
             return None
         is_recall = recall_of(attempt.error) is not None
-        return self._resending.hint_after(fault, call, running, attempt.reservation, attempt.hint, is_recall=is_recall)
+        return self.resending.hint_after(fault, call, running, attempt.reservation, attempt.hint, is_recall=is_recall)
 
     async def _reserve(self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, hint: RoutingHint) -> Reservation:
         """Acquire a slot at a replica. The request's own time starts after that, so nobody is charged for

@@ -21,7 +21,7 @@ from control_plane.fleet.domain.health.overdue import is_behind, is_silent, may_
 from control_plane.fleet.view.health.recalls import MOST_SUSPECTS
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.domain.queries_of_death import Digest
-from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect, digest_at_once, digest_of
+from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, digest_at_once, digest_of
 
 _VERDICT_S = 10.0
 """Longest time from when a request was given up for which equal ones wait: a stub that hangs is mostly ended sooner."""
@@ -130,8 +130,8 @@ class HungRequests:
         judged = [each for server, here in of_model for each in here if each.may_be_judged(now_s, is_doubted=server in doubted)]
         return {await each.digested(): each.until_s for each in judged}
 
-    def gave_up(self, request: Hashable, call: InferCall, reservation: Reservation, suspect: Suspect | None, now_s: float) -> None:
-        """Note that a request was not answered before its caller gave it up."""
+    def gave_up(self, asked: Hashable | Digest, call: InferCall, reservation: Reservation, *, was_suspect: bool, now_s: float) -> None:
+        """Note that a request was not answered before its caller gave it up; `asked` is the request, or its digest where that is known."""
         replica = reservation.replica
         if replica.is_dead or is_behind(replica, sent_s=reservation.started_s, now_s=now_s):
             return
@@ -139,8 +139,8 @@ class HungRequests:
         here[:] = [each for each in here if not each.is_answered]
         # Not the first alone: others that are given up sooner would hide what the replica hangs in.
         if len(here) < MOST_SUSPECTS:
-            content, digest = (request.content(call), None) if suspect is None else (None, suspect.digest)
-            given_up = _GivenUp(reservation, now_s, suspect is not None, content, call, digest)
+            content, digest = (None, asked) if isinstance(asked, tuple) else (asked.content(call), None)
+            given_up = _GivenUp(reservation, now_s, was_suspect, content, call, digest)
             here.append(given_up)
             if given_up.may_be_judged(now_s, is_doubted=reservation.server.name in self._doubted(replica.model)):
                 self._tell_at_once(given_up)
@@ -170,7 +170,7 @@ class HungRequests:
             server, _ = key
             for digest, was_suspect in blamed.items():
                 with suppress(QueryOfDeath):
-                    self._deaths.hung(digest, server, was_suspect=was_suspect)
+                    self._deaths.blame(digest, server, was_suspect=was_suspect, is_stub=True)
         await self._tell_changes()
         looked, self._looked = self._looked, asyncio.Event()
         looked.set()

@@ -30,7 +30,6 @@ from control_plane.fleet.view.reservations import Reservation, waiting_at
 from control_plane.fleet.view.sequences import Sequences
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.copy_silence import UNSEEN_S, CopySilence
-from control_plane.triton.open_streams import OpenStreams
 from control_plane.triton.silence_watch import LONG_S, TellSuspect
 
 _RESTART_S = 2.0
@@ -70,7 +69,6 @@ class ModelRouter:
         """Server -> model -> its silence; of models that have been served there."""
         self.suspect: TellSuspect | None = None
         """Told of a server and a model that seems to hang there; None where nothing could be done about it."""
-        self.streams = OpenStreams(state.now_s)
         self._given_up: dict[tuple[str, str], Replica] = {}
         """(server, model) -> the replica there that has answered nothing since a request was given up."""
         self._requests = LoadRequests(state, loads)
@@ -196,7 +194,7 @@ class ModelRouter:
     def gave_up(self, reservation: Reservation) -> None:
         """Note that a request was not answered in time, or that its caller has left."""
         server, replica = reservation.server.name, reservation.replica
-        goes_on = self.streams.go_on(server, replica.model)
+        goes_on = self.state.streams.go_on(server, replica.model)
         if not goes_on:
             self.state.ejection.gave_up(reservation)
         self.state.doubts.gave_up(reservation)
@@ -217,7 +215,7 @@ class ModelRouter:
         self._sequences.forget_idle()
         self.state.recall_overdue()
         now_s, servers = self.state.now_s(), self.state.fleet.servers
-        for name, model in self.streams.going_on():
+        for name, model in self.state.streams.going_on():
             if (at := servers.get(name)) is not None and (replica := at.replicas.get(model)) is not None:
                 self.state.doubts.goes_on(replica, now_s)
         for left in self._silences.keys() - servers.keys():
@@ -226,7 +224,7 @@ class ModelRouter:
             server, oldest_s = servers.get(name), next(iter(replica.waiting.values()), math.inf)
             if server is None or server.replicas.get(model) is not replica or replica.abandoned_s == math.inf:
                 del self._given_up[name, model]  # it has answered since, or was loaded anew
-            elif self.streams.go_on(name, model):
+            elif self.state.streams.go_on(name, model):
                 self._silences[name][model].goes_on(now_s)
             elif self.suspect is not None and (since_s := self._silences[name][model].overdue(now_s, oldest_s=oldest_s)) is not None:
                 self.suspect(name, model, since_s)

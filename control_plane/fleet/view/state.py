@@ -27,6 +27,7 @@ from control_plane.fleet.view.models.measurements import FIRST_LOAD_S, PROCESS_B
 from control_plane.fleet.view.models.specs import ModelSpecs
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.fleet.view.seen_index import SeenIndex
+from control_plane.triton.open_streams import OpenStreams
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 
@@ -67,6 +68,7 @@ class FleetState:
         self.ejection = OutlierEjection(self.fleet, self.events, now_s=now_s)
         self._outages = Outages(self.events, self.counts, now_s=now_s)
         self.recalls = Recalls(self.fleet)
+        self.streams = OpenStreams(now_s)
         self.idle_waiters = IdleWaiters()
         self.doubts = ReplicaDoubts(self.fleet)
         self.awaiting_fingerprint: set[tuple[str, str]] = set()
@@ -198,12 +200,13 @@ class FleetState:
         self.changed()
 
     def note_dead(self, server: Server, replica: Replica, *, has_hung: bool = False) -> None:
-        """Recall the requests at a replica whose stub has died, or was ended as it `has_hung`; Triton would answer each with
-        an error, a second after the one before it."""
+        """Recall the requests at a replica whose stub has died, or was ended as it `has_hung`, and end the streams; Triton would answer
+        each request with an error, a second after the one before it."""
         if not replica.is_dead:
             replica.is_dead, replica.died_s, replica.has_hung = True, self.now_s(), has_hung
             self.doubts.died(server, replica, self.now_s())
         self.recalls.died(server.name, replica)
+        self.streams.died(server.name, replica.model)
 
     def drop(self, server: Server, replica: Replica) -> None:
         """Drop a replica that is gone, unless another one of its model is in its place by now."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from math import inf
 from typing import TypeAlias
 
 from control_plane.auth.stream_rights import StreamRights
@@ -23,13 +22,13 @@ from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.grpc.handler import failure
 from control_plane.frontends.grpc.message_stream import MessageStream
+from control_plane.frontends.kserve.grpc_decoupled import DecoupledStreams
 from control_plane.frontends.kserve.grpc_infer import InferMessage, outcome_of_code
 from control_plane.frontends.kserve.grpc_stream_messages import (
     ERRORS_END_STREAM,
     StreamEnded,
     error_message,
     inflated_answer,
-    raise_model_error,
 )
 from control_plane.frontends.kserve.grpc_stream_request import StreamRequest
 from control_plane.frontends.kserve.grpc_streamed_infer import StreamedInfer
@@ -43,13 +42,12 @@ from control_plane.protocols.grpc import (
     GrpcAnswer,
     GrpcHead,
     MessageFrame,
-    answer_of,
     frame_message,
     status_fields,
 )
 from control_plane.protocols.kserve.stream_answer import stream_answer
 from control_plane.telemetry.tracing import TRACEPARENT
-from control_plane.triton.ports import GrpcCall, GrpcStream, Upstream
+from control_plane.triton.ports import GrpcCall
 
 _MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -118,17 +116,15 @@ class _StreamCall:
         # own.
         self._stream_head = GrpcHead(head.method, head.metadata, None, head.encoding, request_id=head.request_id)
         self._infer_head = GrpcHead(_MODEL_INFER, head.metadata, None, head.encoding)
-        self._decoupled: dict[Upstream, GrpcStream] = {}
-        """Streams to the servers of the decoupled models that were called, by server."""
-        self._sent_s = -inf
-        """When something was last sent on them."""
-        self._opening = asyncio.Lock()  # two requests must not open two streams to the same server
-        self._shown = dict[str, GrpcStream]()
-        """Decoupled models, each with the registered stream on which they answer, as a sign that they compute."""
-        self._reservations: dict[str, tuple[Upstream, str]] = {}
-        """For each decoupled model its server, with the server's name; the reservation is held until the call
-        ends."""
         self._held = AsyncExitStack()
+        self._decoupled = DecoupledStreams(
+            relay.inference,
+            self._stream_head,
+            messages,
+            self._held,
+            request_timeout_s=relay.request_timeout_s,
+            errors_end_stream=self._errors_end_stream,
+        )
         self._arms: dict[str, Arm] = {}
         """The first choice among each route's targets."""
         self._unanswered: asyncio.Queue[_PendingAnswer | None] = asyncio.Queue(_MAX_UNANSWERED)
@@ -146,8 +142,7 @@ class _StreamCall:
                 # Before half-closing: requests that wait for their models to load may yet prove to be for
                 # decoupled ones.
                 await answers
-                for stream in self._decoupled.values():
-                    stream.half_close()
+                self._decoupled.half_close()
         except BaseExceptionGroup as group:
             # What else was raised is the consequence: the first to fail had all others cancelled.
             first = group.exceptions[0]
@@ -155,8 +150,7 @@ class _StreamCall:
                 return first.answer
             raise first from None
         finally:
-            for stream in self._decoupled.values():
-                stream.cancel()
+            self._decoupled.cancel()
             for asked in tuple(self._under_way):  # a task that is cancelled before it first runs never reaches its `finally`
                 self._end(asked, Outcome.ABANDONED)
         return _ENDED_WELL
@@ -229,12 +223,8 @@ class _StreamCall:
         asked.running.end(outcome)
 
     def _is_idle(self) -> bool:
-        """Whether each request has been answered. A decoupled model need not mark its last response: it is taken to be done once
-        nothing has gone or come for as long as a request may take."""
-        if self._under_way or self._unanswered.qsize():
-            return False
-        since_s = asyncio.get_running_loop().time() - self._relay.request_timeout_s
-        return not self._decoupled or max(self._sent_s, *(stream.heard_s for stream in self._decoupled.values())) < since_s
+        """Whether each request has been answered."""
+        return not self._under_way and not self._unanswered.qsize() and self._decoupled.are_idle()
 
     # Ordinary models, and those that may be
 
@@ -259,7 +249,7 @@ class _StreamCall:
             timeout_s = await asked.acquire_slot(self._relay.inference, timeout_s=self._relay.request_timeout_s)
             deadline_s = now_s() + timeout_s
             if await self._is_decoupled_once_loaded(asked.call.model_name, timeout_s):
-                await self._send_decoupled(asked, await self._reserve(asked, deadline_s - now_s()), tasks)
+                await self._decoupled.send(asked, await self._decoupled.reserve(asked, deadline_s - now_s()), tasks)
                 running.outcome = Outcome.ANSWERED
             else:
                 answer = await self._infer(asked, deadline_s)
@@ -330,51 +320,11 @@ class _StreamCall:
         """
         try:
             timeout_s = await asked.acquire_slot(self._relay.inference, timeout_s=self._relay.request_timeout_s)
-            server = await self._reserve(asked, timeout_s)
+            server = await self._decoupled.reserve(asked, timeout_s)
         except ControlPlaneError as exc:
             asked.running.fail(exc)
             self._end(asked)
             await self._messages.send(error_message(asked.call.request_id, message_of(exc)))
             return
-        await self._send_decoupled(asked, server, tasks)
+        await self._decoupled.send(asked, server, tasks)
         self._end(asked, Outcome.ANSWERED)
-
-    async def _send_decoupled(self, asked: StreamRequest, server: Upstream, tasks: asyncio.TaskGroup) -> None:
-        async with self._opening:
-            stream = self._decoupled.get(server) or await self._open_decoupled(server, tasks)
-        model = asked.call.model_name
-        if self._shown.get(model) is not stream:
-            self._shown[model] = stream
-            self._held.callback(self._relay.inference.dispatch.streams.add(asked.running.server, model, stream))
-        asked.running.sent(asked.running.server)
-        asked.running.continues_at_triton = True
-        self._sent_s = asyncio.get_running_loop().time()
-        await stream.send(asked.message.frame)
-
-    async def _reserve(self, asked: StreamRequest, timeout_s: float) -> Upstream:
-        """The server for a decoupled model; one server for all requests of this call for that model."""
-        if asked.call.classified or asked.call.sequence_id:
-            timeout_s = await self._relay.inference.require_harmless(asked.call, timeout_s)
-        model = asked.call.model_name
-        if model not in self._reservations:
-            held = self._relay.inference.dispatch.server_for(asked.call, timeout_s=timeout_s, running=asked.running)
-            server = await self._held.enter_async_context(held)
-            self._reservations.setdefault(model, (server, asked.running.server))  # a concurrent request may have been first
-        server, asked.running.server = self._reservations[model]
-        return server
-
-    async def _open_decoupled(self, server: Upstream, tasks: asyncio.TaskGroup) -> GrpcStream:
-        stream = await server.grpc.open_stream(self._stream_head, timeout_s=self._relay.request_timeout_s)
-        self._decoupled[server] = stream
-        tasks.create_task(self._relay_answers(server, stream), name="grpc-stream-decoupled")
-        return stream
-
-    async def _relay_answers(self, server: Upstream, stream: GrpcStream) -> None:
-        while (frame := await stream.receive()) is not None:
-            if self._errors_end_stream:
-                raise_model_error(frame)
-            await self._messages.send(frame, stream.headers)
-        self._decoupled.pop(server, None)
-        answer = answer_of(stream.headers, (), stream.trailers)
-        if answer.code != 0:
-            raise StreamEnded(answer)

@@ -9,6 +9,7 @@ from control_plane.core.infer_call import InferCall
 from control_plane.frontends.kserve.grpc_infer import InferMessage
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.retries.queries_of_death import Suspect
 from control_plane.inference.routes.targets import Arm
 
 
@@ -28,6 +29,8 @@ class StreamRequest:
     """The choice among the route's targets, if it has any."""
     place: Place | None = None
     """Place in the waiting room while it waits for others of its sequence; for a slot it takes another."""
+    suspect: Suspect | None = None
+    """What the quarantine has against it, of a request to a decoupled model."""
 
     async def acquire_slot(self, inference: InferenceService, *, timeout_s: float) -> float:
         """Leave the waiting room, and wait for the model's in-flight slot, for `timeout_s` where the route has no deadline; return

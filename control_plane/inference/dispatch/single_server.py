@@ -8,22 +8,23 @@ another gateway for them. Requests for a model that is being reloaded after one 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
+from control_plane.inference.dispatch.held_stream import HeldStream
 from control_plane.inference.domain.queries_of_death import StubDeaths
 from control_plane.inference.retries.attempt import AnswerT_co, Attempt, RepeatableRequest, Send, is_repeatable
 from control_plane.inference.retries.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect
 from control_plane.inference.retries.retry_budget import CostedRequest, RetryBudget, units_of
 from control_plane.protocols.http1 import HttpAnswer
-from control_plane.triton.open_streams import HeldStream
 from control_plane.triton.ports import HttpStream, ModelStream, Upstream
 from control_plane.triton.servers import Servers
 from control_plane.triton.silence_watch import SilenceWatch, TellSuspect
@@ -66,6 +67,29 @@ class _Sent:
     at_s: float
 
 
+@dataclass(slots=True)
+class _StreamEnding:
+    """End of a stream of an only server; implements `inference/dispatch/held_stream.StreamEnding`."""
+
+    _dispatch: SingleServerDispatch
+    _call: InferCall
+    _sent: _Sent
+    _is_suspect: bool
+    _forget: Callable[[], None]
+
+    async def is_death(self, fault: Fault, came: Exception | bytes) -> bool:
+        return await self._dispatch.is_death(fault, self._call, self._sent, is_suspect=self._is_suspect)
+
+    def closed(self, fault: Fault | None) -> None:
+        self._forget()
+        if fault is Fault.TIMED_OUT:
+            self._dispatch.gave_up(self._call, self._sent)
+
+
+_Hold = Callable[[_Sent, Suspect | None, AnswerT], AnswerT]
+"""Returns an answer as its caller gets it, who is to hold what is under way."""
+
+
 class SingleServerDispatch:
     """Implementation of `inference/dispatch/dispatch.Dispatch` for a single server."""
 
@@ -85,6 +109,7 @@ class SingleServerDispatch:
         """Models that have a copy of a request under way."""
         self._servers = servers
         self._under_repair = servers.under_repair
+        self._under_repair.follow(self._end_streams)
         self._now_s = now_s
 
     def send(
@@ -102,11 +127,34 @@ class SingleServerDispatch:
         self, request: Streamable, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None
     ) -> HttpAnswer | HttpStream:
         """Start a streamed response, as `send` sends until its first piece has come."""
-        answer = await self._sent(request.stream, request, call, timeout_s, running)
-        return answer if isinstance(answer, HttpAnswer) else HeldStream(answer, self.streams.add(ONLY, call.model_name, answer))
+
+        def begin(server: Upstream, /, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]:
+            return self.streams.begin(ONLY, call.model_name, request.stream(server, timeout_s=timeout_s))
+
+        return await self._sent(begin, request, call, timeout_s, running, partial(self._hold, request, call))
+
+    def _end_streams(self, under_repair: Iterable[str]) -> None:
+        for model in under_repair:
+            self.streams.died(ONLY, model)
+
+    def _hold(
+        self, request: Hashable, call: InferCall, sent: _Sent, suspect: Suspect | None, answer: HttpAnswer | ModelStream
+    ) -> HttpAnswer | ModelStream:
+        """Return the stream that has begun as its caller gets it, or else the answer as it is."""
+        if isinstance(answer, HttpAnswer):
+            return answer
+        case = self.deaths.stream_begins(request, call, ONLY, suspect)
+        forget = self.streams.add(ONLY, call.model_name, answer)
+        return HeldStream(answer, case, _StreamEnding(self, call, sent, suspect is not None, forget))
 
     async def _sent(
-        self, send: Send[AnswerT], request: Hashable, call: InferCall, timeout_s: float, running: RunningOnOne | None
+        self,
+        send: Send[AnswerT],
+        request: Hashable,
+        call: InferCall,
+        timeout_s: float,
+        running: RunningOnOne | None,
+        hold: _Hold[AnswerT] | None = None,
     ) -> AnswerT:
         now_s = self._now_s()
         deadline_s = now_s + timeout_s
@@ -126,7 +174,9 @@ class SingleServerDispatch:
                         await self._await_repair(call, deadline_s)
                     sent, attempt = self._begin(call, running), Attempt[AnswerT]()
                     await attempt.run(send, sent.upstream, timeout_s=deadline_s - sent.at_s)
-                    await self._judge(request, call, sent, attempt, suspect)
+                    if hold is not None and attempt.answer is not None:
+                        attempt.answer = hold(sent, suspect, attempt.answer)
+                    await self._judge(request, call, sent, attempt.fault, suspect)
             else:
                 if call.model_name in self._under_repair.ready_s:
                     await self._await_repair(call, deadline_s)
@@ -139,9 +189,9 @@ class SingleServerDispatch:
                 else:
                     fault = fault_in(answer)
                     if fault is None:
-                        return answer
+                        return answer if hold is None else hold(sent, None, answer)
                     attempt = Attempt(answer, fault=fault)
-                await self._judge(request, call, sent, attempt, None)
+                await self._judge(request, call, sent, attempt.fault, None)
             fault = attempt.fault
             if fault is None or fault in resent or not self._may_resend(fault, call, running):
                 return attempt.result()
@@ -226,15 +276,20 @@ class SingleServerDispatch:
             running.sent_s = None  # nobody is charged for waiting
         return await self._servers.comes_up(within_s=deadline_s - self._now_s())
 
-    async def _judge(self, request: Hashable, call: InferCall, sent: _Sent, attempt: Attempt[AnswerT], suspect: Suspect | None) -> None:
+    async def _judge(self, request: Hashable, call: InferCall, sent: _Sent, fault: Fault | None, suspect: Suspect | None) -> None:
         """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""
-        if attempt.fault is None:
-            if suspect is not None:
+        if fault is None:
+            if suspect is not None and not suspect.is_stream:
                 self.deaths.answered(suspect)
-        elif await self._is_death(attempt.fault, call, sent, is_suspect=suspect is not None):
-            await self.deaths.died(request, call, ONLY, suspect=suspect, is_stub=attempt.fault is Fault.DEAD_STUB)
+        elif await self.is_death(fault, call, sent, is_suspect=suspect is not None):
+            await self.deaths.died(request, call, ONLY, suspect=suspect, is_stub=fault is Fault.DEAD_STUB)
 
-    async def _is_death(self, fault: Fault, call: InferCall, sent: _Sent, *, is_suspect: bool) -> bool:
+    def gave_up(self, call: InferCall, sent: _Sent) -> None:
+        """Note that a caller has waited in vain for the next piece of a stream."""
+        if self._servers.suspect is not None:
+            self.silence.gave_up(call.model_name, sent.at_s, self._servers.suspect)
+
+    async def is_death(self, fault: Fault, call: InferCall, sent: _Sent, *, is_suspect: bool) -> bool:
         """Whether a process of Triton died while this request was in flight in it; `fleet/routing/resending` has the same for a fleet."""
         if fault is Fault.DEAD_STUB:
             return self._stub_deaths.was_in_flight(

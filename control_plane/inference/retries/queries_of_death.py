@@ -81,12 +81,29 @@ class OwnTurns:
             self._waiting[following].set()
 
 
+_STREAM_TURN_S = 10.0
+"""Longest time for which a stream keeps its turn: others cannot wait for as long as answers are generated."""
+
+
 @dataclass(slots=True)
 class Suspect:
     """One request in flight that is suspect."""
 
     digest: Digest
+    _turns: SuspectTurns
+    _turn: int
     was_answered: bool = False
+    is_stream: bool = False
+    """Whether its response has begun to come in pieces: until these end it is suspect, and keeps its turn."""
+
+    def begin_stream(self) -> None:
+        """Note that its response has begun to come in pieces; `end_turn` is called after the last."""
+        self.is_stream = True
+        asyncio.get_running_loop().call_later(_STREAM_TURN_S, self.end_turn)
+
+    def end_turn(self) -> None:
+        """Let the next suspect be sent. Idempotent."""
+        self._turns.end(self._turn, was_answered=self.was_answered)
 
 
 class QueriesOfDeath:
@@ -111,7 +128,8 @@ class QueriesOfDeath:
 
     @asynccontextmanager
     async def turn(self, request: Hashable, call: InferCall, *, timeout_s: float) -> AsyncIterator[Suspect | None]:
-        """Context manager: a suspect, which is sent within the block; None where the request is innocent.
+        """Context manager: a suspect, which is sent within the block; None where the request is innocent. The turn ends with
+        the block, or that of a stream that has begun by its `end_turn`.
 
         Raises QueryOfDeath: it is guilty. DeadlineExceeded: suspects before it took too long.
         """
@@ -122,14 +140,15 @@ class QueriesOfDeath:
                     turn = await self.turns.acquire(call.model_name)
             except TimeoutError as exc:
                 raise DeadlineExceeded("its turn did not come in time: after a death, requests like it are sent one by one") from exc
-            suspect = Suspect(digest)
+            suspect = Suspect(digest, self.turns, turn)
             try:
                 # While it waited, an equal request may have been answered, or have caused another death.
                 if self._is_suspect(digest):
                     yield suspect
                     return
             finally:
-                self.turns.end(turn, was_answered=suspect.was_answered)
+                if not suspect.is_stream:
+                    suspect.end_turn()
         yield None
 
     async def died(self, request: Hashable, call: InferCall, server: str, *, suspect: Suspect | None, is_stub: bool) -> None:
@@ -139,19 +158,10 @@ class QueriesOfDeath:
         Raises QueryOfDeath: the request is guilty.
         """
         digest = await digest_of(request.content(call), call) if suspect is None else suspect.digest
-        self._died(digest, server, was_suspect=suspect is not None, is_stub=is_stub)
+        self.blame(digest, server, was_suspect=suspect is not None, is_stub=is_stub)
 
-    def hung(self, digest: Digest, server: str, *, was_suspect: bool) -> None:
-        """Note that a stub of `server` was ended, since it hung in a request that nobody waits for any longer. Raises as `died`."""
-        self._died(digest, server, was_suspect=was_suspect, is_stub=True)
-
-    def answered(self, suspect: Suspect) -> None:
-        """Note that a suspect has been answered: it was not the cause."""
-        self._suspects.answered(suspect.digest)
-        suspect.was_answered = True
-        self.tell(Finding(suspect.digest, None))
-
-    def _died(self, digest: Digest, server: str, *, was_suspect: bool, is_stub: bool) -> None:
+    def blame(self, digest: Digest, server: str, *, was_suspect: bool, is_stub: bool) -> None:
+        """Note a death as `died` does, under a request of which only the digest is left. Raises QueryOfDeath: it is guilty."""
         model, _ = digest
         record = self._suspects.died(digest, server, self._now_s(), was_suspect=was_suspect)
         self.turns.died(model, is_stub=is_stub)
@@ -160,6 +170,22 @@ class QueriesOfDeath:
             self.found += 1
             _log.warning("model %s: a request is refused for %d s: %s", model, REMEMBERED_S, _deaths_text(digest, record))
             raise self._refusal(digest, record)
+
+    def answered(self, suspect: Suspect) -> None:
+        """Note that a suspect has been answered: it was not the cause."""
+        self._suspects.answered(suspect.digest)
+        suspect.was_answered = True
+        self.tell(Finding(suspect.digest, None))
+
+    def stream_begins(self, request: Hashable, call: InferCall, server: str, suspect: Suspect | None) -> StreamCase:
+        """Note that the first piece of a response has come from `server`, which says nothing of what follows."""
+        if suspect is not None:
+            suspect.begin_stream()
+        return self.case_of(request, call, server, suspect)
+
+    def case_of(self, request: Hashable, call: InferCall, server: str, suspect: Suspect | None) -> StreamCase:
+        """Return the case of a request whose response has begun, or may have."""
+        return StreamCase(self, digest_at_once(request.content(call), call) if suspect is None else suspect.digest, server, suspect)
 
     def learn(self, finding: Finding) -> None:
         """Take over what another process of the gateway has found out."""
@@ -179,6 +205,29 @@ class QueriesOfDeath:
         self.refused += 1
         left_s = max(1.0, record.until_s - self._now_s())
         return QueryOfDeath(f"the request is not sent to Triton for {left_s:.0f} s: {_deaths_text(digest, record)}")
+
+
+@dataclass(slots=True)
+class StreamCase:
+    """Case of a request whose response is streamed: it may be what a process dies of until the stream has ended."""
+
+    _deaths: QueriesOfDeath
+    digest: Digest | None
+    """None: it is too large to be looked at for each stream, which holds its digest instead of it."""
+    _server: str
+    suspect: Suspect | None
+
+    def died(self, *, is_stub: bool) -> None:
+        """Note that a process died, as `QueriesOfDeath.died` does. Raises QueryOfDeath."""
+        if self.digest is not None:
+            self._deaths.blame(self.digest, self._server, was_suspect=self.suspect is not None, is_stub=is_stub)
+
+    def ended(self, *, was_answered: bool) -> None:
+        """Note that the stream has been closed; `was_answered`: at its end."""
+        if self.suspect is not None:
+            if was_answered:
+                self._deaths.answered(self.suspect)
+            self.suspect.end_turn()
 
 
 async def digest_of(content: Sequence[bytes], call: InferCall) -> Digest:

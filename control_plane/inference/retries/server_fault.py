@@ -24,10 +24,12 @@ READ_BYTES = 1000
 
 
 def dead_stub_model_of(came: object) -> str | None:
-    """The model whose Python stub process has died, by an error, or an answer that is one; None for all else.
+    """The model whose Python stub process has died, by an error, or an answer or a piece of a stream that is one; None for all else.
 
     Triton does not restart the stub: the model stays broken until it is loaded again.
     """
+    if isinstance(came, bytes):
+        return dead_stub_model_in(came) if is_error_event(came) else None
     if isinstance(came, HttpAnswer):
         text = bytes(came.body[:READ_BYTES])
         return dead_stub_model_in(text) if came.status == 500 or (came.status == 400 and is_error_event(text)) else None

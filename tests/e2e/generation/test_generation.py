@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import queue
 import shutil
 import threading
 import time
@@ -12,8 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
+import tritonclient.grpc as tritongrpc
 
 from tests.e2e.accounts import Administrator, make_first_key
 from tests.e2e.nodes import EMBEDDED, fleet_on
@@ -254,20 +257,52 @@ def test_long_streams_keep_no_short_call_with_a_short_deadline_out(gateway: tupl
             each.close()
 
 
-def test_a_prompt_under_which_two_processes_die_is_refused_and_others_are_not(client: openai.OpenAI) -> None:
-    asking = client.with_options(default_headers={"tidegate-timeout-ms": "20000"})
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_prompt_under_which_two_processes_die_is_refused_and_others_are_not(client: openai.OpenAI, is_streamed: bool) -> None:
+    """Of a streamed answer the first words have come; then Triton would tell nobody of the death."""
+    asking = client.with_options(default_headers={"tidegate-timeout-ms": "60000"})
+    poison = "a wait:0.2 die" if is_streamed else "die now"
 
-    def ask(prompt: str) -> int:
+    def ask(prompt: str) -> str:
         try:
-            asking.completions.create(model="cold_parrot", prompt=prompt)
-        except openai.APIStatusError as exc:
-            return exc.status_code
-        return 200
+            answer = asking.completions.create(model="cold_parrot", prompt=prompt, stream=is_streamed)
+            return "".join(each.choices[0].text for each in answer) if is_streamed else answer.choices[0].text
+        except openai.APIError as exc:
+            return exc.message
 
-    assert ask("a") == 200
-    found = [ask("die now")]
+    assert ask("a") == "a"
+    began_s, found = time.monotonic(), [ask(poison)]
     for _ in range(3):
-        wait_for(lambda: ask("a") == 200, timeout_s=LONG_S, what="another process")
-        found.append(ask("die now"))
-    assert found == [500, 422, 422, 422]
-    assert ask("a") == 200
+        wait_for(lambda: ask("a") == "a", timeout_s=LONG_S, what="another process")
+        found.append(ask(poison))
+    assert time.monotonic() - began_s < LONG_S, "nobody waits for the deadline"
+    assert "the Python process of 'cold_parrot'" in found[0] or (not is_streamed and "is not healthy" in found[0])
+    assert ["2 processes died under it" in each for each in found] == [False, True, True, True]
+    assert ask("a") == "a"
+
+
+def test_a_request_on_a_stream_of_grpc_ends_with_the_process_of_its_model_and_is_refused_after_two(
+    gateway: tuple[Tidegate, Administrator], key: str
+) -> None:
+    def ask(prompt: bytes) -> str:
+        """The words of the answer's first response, or of the error that follows it."""
+        came: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
+        inputs = []
+        for name, value in (("text_input", prompt), ("exclude_input_in_output", True), ("stream", True)):
+            array = np.array([value], dtype=object if isinstance(value, bytes) else bool)
+            inputs.append(tritongrpc.InferInput(name, array.shape, "BYTES" if isinstance(value, bytes) else "BOOL"))
+            inputs[-1].set_data_from_numpy(array)
+        with tritongrpc.InferenceServerClient(gateway[0].address("grpc")) as asking:
+            asking.start_stream(lambda result, error: came.put((result, error)), headers={"x-api-key": key})
+            asking.async_stream_infer("old_parrot", inputs)
+            result, error = came.get(timeout=LONG_S)
+            if error is None and len(prompt) > 1:
+                _, error = came.get(timeout=LONG_S)
+            return str(error or result.as_numpy("text_output")[0].decode())
+
+    found = []
+    for _ in range(3):
+        wait_for(lambda: ask(b"a") == "a", timeout_s=LONG_S, what="the process")
+        found.append(ask(b"a wait:0.2 die"))
+    assert "the Python process of 'old_parrot'" in found[0]
+    assert ["2 processes died under it" in each for each in found] == [False, True, True]

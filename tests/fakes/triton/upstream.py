@@ -110,6 +110,9 @@ class FakeHttpStream:
             raise piece
         return piece
 
+    def fail(self, error: ControlPlaneError) -> None:
+        self.put(error)
+
     def close(self) -> None:
         self.closed.set()
 

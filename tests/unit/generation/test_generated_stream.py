@@ -181,3 +181,17 @@ async def test_closing_cancels_at_triton_once() -> None:
     assert triton.cancelled.is_set()
     assert triton.answers.qsize() == 1
     assert counted == [], "nothing is known of tokens"
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_one_whose_model_has_died_ends_with_that(is_streamed: bool) -> None:
+    triton, stream = made(is_streamed=is_streamed)
+    triton.put(response("a"))
+    assert await stream.begin() is None
+    if is_streamed:
+        assert texts(await stream.receive()) == ["a"]
+    asyncio.get_running_loop().call_soon(stream.fail, UpstreamUnavailable("its process has died"))
+    with pytest.raises(UpstreamUnavailable, match="its process has died"):
+        await stream.receive()
+    assert triton.cancelled.is_set()
+    stream.close()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
-from control_plane.triton.open_streams import HeldStream, OpenStreams
+import pytest
+
+from control_plane.core.errors import Recall, RecallCause, UpstreamUnavailable
+from control_plane.triton.open_streams import OpenStreams
 from tests.fakes import FakeHttpStream
 
 
@@ -46,12 +52,36 @@ def test_of_several_one_is_enough_and_none_is_remembered() -> None:
     assert not streams.go_on("s0", "a")
 
 
-def test_what_is_to_be_done_once_it_is_closed_is_done_once() -> None:
-    done, stream = list[str](), FakeHttpStream()
-    held = HeldStream(stream, lambda: done.append("first"), lambda: done.append("second"))
-    assert (held.status, held.head) == (stream.status, stream.head)
-    assert not done
-    held.close()
-    held.close()
-    assert stream.closed.is_set()
-    assert done == ["first", "second"]
+async def test_with_a_models_process_those_end_that_have_begun_and_those_that_have_not() -> None:
+    streams, begun, other = OpenStreams(), FakeHttpStream(), FakeHttpStream().put(b"x")
+    streams.add("s0", "a", begun)
+    streams.add("s1", "a", other)
+
+    async def begin(server: str, model: str) -> str:
+        return await streams.begin(server, model, asyncio.sleep(0.2, "begun"))
+
+    async with asyncio.TaskGroup() as tasks:
+        lost = tasks.create_task(_lost(begin("s0", "a")))
+        others = [tasks.create_task(begin(*each)) for each in (("s0", "b"), ("s1", "a"))]
+        await asyncio.sleep(0.01)
+        streams.died("s0", "a")
+    assert [each.result() for each in others] == ["begun", "begun"]
+    for error in (lost.result(), await _lost(begun.receive())):
+        assert str(error) == "the Python process of 'a' on server 's0' has died; try again shortly"
+        assert error.recall == Recall(RecallCause.STUB_DIED, is_suspect=True)
+    assert await other.receive() == b"x"
+    streams.died("s0", "c")
+
+
+async def _lost(asking: Coroutine[Any, Any, object]) -> UpstreamUnavailable:
+    with pytest.raises(UpstreamUnavailable) as caught:
+        await asking
+    return caught.value
+
+
+async def test_a_timeout_of_its_own_stays_one() -> None:
+    async def times_out() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        await OpenStreams().begin("s0", "a", times_out())

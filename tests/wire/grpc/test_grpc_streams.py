@@ -72,6 +72,29 @@ class TestRelay:
             assert await has_ended(call)
             await until(lambda: not streams.go_on(ONLY, "m"))
 
+    async def test_it_ends_with_the_process_of_its_model_and_goes_on_with_that_of_another(self) -> None:
+        async with frontend() as it:
+            call, stream = await begun(it)
+            streams = it.inference.dispatch.streams
+            streams.died(ONLY, "other")
+            stream.put(answer("a"))
+            assert await call.read() == answer("a")
+            streams.died(ONLY, "m")
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            assert await call.details() == f"the Python process of 'm' on server '{ONLY}' has died; try again shortly"
+            assert stream.cancelled.is_set()
+
+    async def test_one_that_waits_for_nothing_outlives_the_process_of_its_model(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(services, "READ_TIMEOUT_S", 0.05)
+        async with frontend() as it:
+            call, stream = await begun(it)
+            await asyncio.sleep(0.1)
+            it.inference.dispatch.streams.died(ONLY, "m")
+            await call.write(request(id_="2"))
+            assert await stream.sent.get() == request(id_="2")
+            assert not stream.cancelled.is_set()
+
     async def test_a_stream_without_messages_ends_well_and_opens_none(self) -> None:
         async with frontend() as it:
             call = it.stream()

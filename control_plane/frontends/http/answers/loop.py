@@ -141,7 +141,7 @@ class AnswerLoop:
             else:
                 del request  # frees the body, which must not stay in memory while a slow client reads
             if not isinstance(answer, HttpAnswer):
-                await self._send_stream(answer, target, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
+                keep_alive = await self._send_stream(answer, target, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
             elif is_head:
                 self._writer.write_head(answer, keep_alive=keep_alive)
             elif len(answer.body) > UNCOUNTED_BYTES:
@@ -161,19 +161,24 @@ class AnswerLoop:
         self._arrival = self._loop.create_future()
         return self._arrival
 
-    async def _send_stream(self, stream: HttpStream, target: bytes, *, keep_alive: bool, takes_chunks: bool, is_head: bool) -> None:
-        """Forward a streamed answer; break it off, or end it with an error, where it cannot come to its end."""
+    async def _send_stream(self, stream: HttpStream, target: bytes, *, keep_alive: bool, takes_chunks: bool, is_head: bool) -> bool:
+        """Forward a streamed answer; break it off, with an error where it takes one, if it cannot come to its end. Returns whether
+        the connection stays."""
         try:
             await forward(
                 stream, self._writer.write, self._writer.writable, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head
             )
         except ControlPlaneError as exc:
             _log.info("an answer broke off: %s", exc)
-            event = error_event(stream.head, exc, target) if is_openai(target) else None
+            event = error_event(stream.head, exc, target)
+            # Without the last chunk, by which the client knows that the answer is incomplete; OpenAI's clients know it by the event.
             if event is None:
-                self._intake.abort()  # without the last chunk, by which the client knows that the answer is incomplete
-            else:
+                self._intake.abort()
+            elif is_openai(target):
                 self._write_end(event, takes_chunks)
+            else:
+                self._writer.write(b"%x\r\n%b\r\n" % (len(event), event) if takes_chunks else event)
+                keep_alive = False
         except asyncio.CancelledError:
             event = None if self._ended_by is None else error_event(stream.head, self._ended_by, target)
             if event is None:
@@ -181,6 +186,7 @@ class AnswerLoop:
             self._write_end(event, takes_chunks)
         finally:
             stream.close()
+        return keep_alive
 
     def _write_end(self, event: bytes, takes_chunks: bool) -> None:
         """Write the last event of a stream that ends before its time."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from control_plane.core.errors import QueryOfDeath, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, QueryOfDeath, UpstreamFailed, UpstreamUnavailable
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.ports import HttpStream
 from tests.fakes import FakeHttpStream
@@ -72,4 +72,53 @@ async def test_one_under_which_two_processes_die_before_its_first_piece_is_refus
             await _stream(bench, Request([DEAD], text="poison"))
     held = await _stream(bench, Request([FakeHttpStream()], text="innocent"))
     assert not isinstance(held, HttpAnswer)
+    held.close()
+
+
+@pytest.mark.parametrize("fails", [BROKE_OFF, UpstreamFailed("Stub process 'a_0_0' is not healthy.")])
+async def test_one_under_which_two_processes_die_after_its_first_piece_is_refused(fails: ControlPlaneError) -> None:
+    bench = Bench()
+    for expected in (type(fails), QueryOfDeath):
+        held = await _stream(bench, Request([FakeHttpStream().put(b"x", fails)], text="poison"))
+        assert not isinstance(held, HttpAnswer)
+        assert await held.receive() == b"x"
+        bench.restart()
+        with pytest.raises(expected):
+            await held.receive()
+        held.close()
+        await asyncio.sleep(6.0)
+    with pytest.raises(QueryOfDeath):
+        await _stream(bench, Request([FakeHttpStream()], text="poison"))
+
+
+async def test_a_model_that_hangs_in_the_midst_of_a_stream_and_then_begins_no_other_is_told_of() -> None:
+    bench, told = Bench(), list[str]()
+    bench.servers.suspect = lambda server, model, since_s: told.append(model)
+    held = await _stream(bench, Request([FakeHttpStream(heard_s=asyncio.get_running_loop().time()).put(b"x")]))
+    assert not isinstance(held, HttpAnswer)
+    assert await held.receive() == b"x"
+    with suppress(TimeoutError):
+        async with asyncio.timeout(20.0):
+            await held.receive()
+    held.close()
+    assert not told, "one alone may have been given up for a pause"
+    await _first_piece(bench, takes_s=1000.0)
+    assert told == ["a"]
+
+
+async def test_with_a_stub_its_streams_end_those_that_have_begun_and_those_that_have_not() -> None:
+    bench = Bench()
+    begun = await _stream(bench, Request([FakeHttpStream()], text="begun"))
+    assert not isinstance(begun, HttpAnswer)
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.1, bench.servers.under_repair.show, {"a": loop.time() + 1.0})
+    for asking in (_stream(bench, Request([FakeHttpStream()], takes_s=5.0)), begun.receive()):
+        with pytest.raises(UpstreamUnavailable, match="the Python process of 'a'"):
+            await asking
+    begun.close()
+    bench.servers.under_repair.show({})
+    assert bench.one.deaths.watches("a")
+    held = await _stream(bench, Request([FakeHttpStream().put(b"x")], text="begun"))
+    assert not isinstance(held, HttpAnswer)
+    assert await held.receive() == b"x"
     held.close()

@@ -1,0 +1,187 @@
+"""Streams to Triton of one ModelStreamInfer call: its requests to decoupled models, and their responses.
+
+A decoupled model sends any number of responses to a request and need not mark the last one, so what a request has come to cannot be
+observed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from math import inf
+
+from control_plane.core.errors import ControlPlaneError, QueryOfDeath, UpstreamUnavailable
+from control_plane.core.infer_call import InferCall
+from control_plane.frontends.grpc.handler import failure
+from control_plane.frontends.grpc.message_stream import MessageStream
+from control_plane.frontends.kserve.grpc_infer import content_of
+from control_plane.frontends.kserve.grpc_stream_messages import StreamEnded, raise_model_error
+from control_plane.frontends.kserve.grpc_stream_request import StreamRequest
+from control_plane.inference.inference import InferenceService
+from control_plane.inference.retries.queries_of_death import QueriesOfDeath, Suspect
+from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead, MessageFrame, answer_of
+from control_plane.triton.ports import GrpcStream, Upstream
+
+_MOST_SUSPECTS, _SUSPECT_BYTES = 16, 64 * 1024
+"""So many of the last requests to a model, and of these the small ones, are suspect if its process dies: they are held for that."""
+
+
+@dataclass(slots=True)
+class _Message:
+    """Request as the quarantine knows it (`inference/retries/queries_of_death.Hashable`)."""
+
+    frame: MessageFrame
+
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        return content_of(memoryview(self.frame)[PREFIX_BYTES:])
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Request that may be under way."""
+
+    frame: MessageFrame
+    call: InferCall
+    server: str
+    suspect: Suspect | None
+    at_s: float
+
+
+@dataclass(slots=True)
+class _Called:
+    """A decoupled model that was called on a stream; implements `triton/open_streams.OpenStream`."""
+
+    stream: GrpcStream
+    request_timeout_s: float
+    deaths: QueriesOfDeath
+    sent_s: float = -inf
+    latest: deque[_Sent] = field(default_factory=lambda: deque(maxlen=_MOST_SUSPECTS))
+    lost: ControlPlaneError | None = None
+
+    @property
+    def heard_s(self) -> float:
+        return self.stream.heard_s
+
+    def is_idle(self) -> bool:
+        """Whether its requests are taken to be done: nothing has gone or come for as long as one may take."""
+        return max(self.sent_s, self.heard_s) < self._since_s()
+
+    def _since_s(self) -> float:
+        return asyncio.get_running_loop().time() - self.request_timeout_s
+
+    def sends(self, asked: StreamRequest) -> None:
+        """Note that a request is sent."""
+        self.sent_s = asyncio.get_running_loop().time()
+        if asked.size_bytes <= _SUSPECT_BYTES:
+            self.latest.append(_Sent(asked.message.frame, asked.call, asked.running.server, asked.suspect, self.sent_s))
+
+    def fail(self, error: UpstreamUnavailable) -> None:
+        if self.is_idle():
+            return
+        self.lost = error
+        for each in self.latest:
+            if each.at_s >= self._since_s():
+                try:
+                    self.deaths.case_of(_Message(each.frame), each.call, each.server, each.suspect).died(is_stub=True)
+                except QueryOfDeath as exc:
+                    self.lost = exc
+        self.stream.cancel()
+
+
+class DecoupledStreams:
+    """Streams of one call to the servers of the decoupled models that it calls: one to each server."""
+
+    def __init__(
+        self,
+        inference: InferenceService,
+        head: GrpcHead,
+        messages: MessageStream,
+        held: AsyncExitStack,
+        *,
+        request_timeout_s: float,
+        errors_end_stream: bool,
+    ) -> None:
+        """What `held` is given is released when the call ends."""
+        self._inference = inference
+        self._deaths = inference.dispatch.deaths
+        self._head = head
+        self._messages = messages
+        self._held = held
+        self._request_timeout_s = request_timeout_s
+        self._errors_end_stream = errors_end_stream
+        self._streams: dict[Upstream, GrpcStream] = {}
+        self._opening = asyncio.Lock()  # two requests must not open two streams to the same server
+        self._called: dict[str, _Called] = {}
+        """By model."""
+        self._reservations: dict[str, tuple[Upstream, str]] = {}
+        """For each model its server, with the server's name."""
+
+    async def reserve(self, asked: StreamRequest, timeout_s: float) -> Upstream:
+        """Return the server for a decoupled model: one server for all requests of this call for that model. A suspect waits for its
+        turn. Raises QueryOfDeath."""
+        if asked.call.classified or asked.call.sequence_id:
+            timeout_s = await self._inference.require_harmless(asked.call, timeout_s)
+        model = asked.call.model_name
+        if model not in self._reservations:
+            held = self._inference.dispatch.server_for(asked.call, timeout_s=timeout_s, running=asked.running)
+            server = await self._held.enter_async_context(held)
+            self._reservations.setdefault(model, (server, asked.running.server))  # a concurrent request may have been first
+        server, asked.running.server = self._reservations[model]
+        if self._deaths.watches(model):
+            async with self._deaths.turn(_Message(asked.message.frame), asked.call, timeout_s=timeout_s) as asked.suspect:
+                if asked.suspect is not None:
+                    asked.suspect.begin_stream()  # nobody tells when it has been answered
+        return server
+
+    async def send(self, asked: StreamRequest, server: Upstream, tasks: asyncio.TaskGroup) -> None:
+        """Send a request; its responses go to the caller in a task of `tasks`."""
+        async with self._opening:
+            stream = self._streams.get(server) or await self._open(server, tasks)
+        called = self._called_on(stream, asked)
+        asked.running.sent(asked.running.server)
+        asked.running.continues_at_triton = True
+        called.sends(asked)
+        await stream.send(asked.message.frame)
+
+    def half_close(self) -> None:
+        """Tell Triton that no more requests follow."""
+        for stream in self._streams.values():
+            stream.half_close()
+
+    def cancel(self) -> None:
+        """Cancel all streams."""
+        for stream in self._streams.values():
+            stream.cancel()
+
+    def are_idle(self) -> bool:
+        """Whether each request is taken to be done."""
+        return all(called.is_idle() for called in self._called.values())
+
+    def _called_on(self, stream: GrpcStream, asked: StreamRequest) -> _Called:
+        model = asked.call.model_name
+        called = self._called.get(model)
+        if called is None or called.stream is not stream:
+            called = self._called[model] = _Called(stream, self._request_timeout_s, self._deaths)
+            self._held.callback(self._inference.dispatch.streams.add(asked.running.server, model, called))
+        return called
+
+    async def _open(self, server: Upstream, tasks: asyncio.TaskGroup) -> GrpcStream:
+        stream = await server.grpc.open_stream(self._head, timeout_s=self._request_timeout_s)
+        self._streams[server] = stream
+        tasks.create_task(self._relay_responses(server, stream), name="grpc-stream-decoupled")
+        return stream
+
+    async def _relay_responses(self, server: Upstream, stream: GrpcStream) -> None:
+        while (frame := await stream.receive()) is not None:
+            if self._errors_end_stream:
+                raise_model_error(frame)
+            await self._messages.send(frame, stream.headers)
+        self._streams.pop(server, None)
+        for model in [model for model, called in self._called.items() if called.stream is stream]:
+            if (lost := self._called.pop(model).lost) is not None:
+                raise StreamEnded(failure(lost))
+        answer = answer_of(stream.headers, (), stream.trailers)
+        if answer.code != 0:
+            raise StreamEnded(answer)
