@@ -6,6 +6,7 @@ rights.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
 
 from control_plane.auth.access import Access
@@ -14,14 +15,14 @@ from control_plane.core.action import Action
 from control_plane.core.infer_call import Frontend
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.caller import reauthenticate
-from control_plane.frontends.http.answers.streams import watched
+from control_plane.frontends.http.answers.streams import begun_on, watched
 from control_plane.frontends.openai_call import HttpOpenaiCall
 from control_plane.generation.domain.completion_request import check_size
 from control_plane.generation.generation import Generation
 from control_plane.inference.inference import InferenceService
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.routes import V2Route
-from control_plane.triton.ports import HttpStream
+from control_plane.triton.ports import HttpStream, ModelStream, RegionUpstream
 
 
 class HttpCompletionCall(HttpOpenaiCall):
@@ -32,6 +33,9 @@ class HttpCompletionCall(HttpOpenaiCall):
     def __init__(self, http: HttpRequest, principal: Principal, *, is_chat: bool) -> None:
         super().__init__(http, principal)
         self.is_chat = is_chat
+
+    def stream_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]:
+        return begun_on(gateway, self.http, timeout_s)
 
 
 class CompletionsHttp:

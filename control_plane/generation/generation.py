@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from copy import copy
 from functools import partial
 from typing import Protocol
@@ -33,7 +34,7 @@ from control_plane.inference.routes.targets import Assignee
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.grpc import GrpcHead, frame_message
 from control_plane.protocols.http1 import HttpAnswer, make_answer
-from control_plane.triton.ports import HttpStream, ModelStream, Slot, Upstream
+from control_plane.triton.ports import HttpStream, ModelStream, RegionUpstream, Slot, Upstream
 
 _METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
 _HEAD = GrpcHead(_METHOD)
@@ -54,6 +55,9 @@ class CompletionCall(UnparsedRequest, Assignee, Protocol):
 
     def body(self) -> bytes | bytearray:
         """The body, which is not parsed yet. Raises InvalidRequest: it is encoded."""
+
+    def stream_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]:
+        """See `inference/requests.GenerateRequest`."""
 
 
 class Generation:
@@ -207,6 +211,9 @@ class _GenerationRequest:
             return generated
         generated.close()
         return failure
+
+    def stream_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]:
+        return self._call.stream_on(gateway, timeout_s=timeout_s)
 
     async def _prompt(self, model: GenerativeModel) -> str:
         if model.chat is None:

@@ -26,6 +26,7 @@ from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.caching.verbatim_cache import VerbatimCaches
 from control_plane.inference.dispatch.dispatch import Dispatch
 from control_plane.inference.dispatch.region_failover import RegionFailover
+from control_plane.inference.dispatch.region_streams import StreamableOn
 from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.in_flight.recorded_stream import RecordedStream
@@ -220,29 +221,35 @@ class InferenceService:
                 parsed = await run_in_steps(request.read())
             running, route, arm = self._authorize(parsed, request, admitted)
             timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
-            if not self._try_acquire_slot(running, running.permit, timeout_s):
-                timeout_s = await self.wait_for_slot(running, running.permit, timeout_s)
-            if arm is None:
-                answer = await self._begin_stream(request, running, route, timeout_s)
+            here = partial(self._stream_here, request, running, route, arm)
+            if self.region_failover is None:
+                answer = await here(timeout_s)
             else:
-                answer = await self._stream_arm(request, running, arm, timeout_s)
+                running.is_repeatable = self.is_repeatable(running.model_name, route if arm is None else arm.route)
+                answer = await self.region_failover.answer(StreamableOn(request), running, timeout_s, here)
             running.answered(request.outcome(answer), answer)
-            head = answer.head if arm is None else request.head_with_model(answer.head)
+            # Another region names the model itself.
+            head = answer.head if arm is None or running.region else request.head_with_model(answer.head)
             if isinstance(answer, HttpAnswer):
-                return answer if arm is None else HttpAnswer(answer.status, head, answer.body)
+                return answer if head is answer.head else HttpAnswer(answer.status, head, answer.body)
             return RecordedStream(answer, running, head, is_whole=request.sends_whole)
 
-    async def _stream_arm(
-        self, request: GenerateRequest, running: AuthorizedRequest, arm: Arm, timeout_s: float
+    async def _stream_here(
+        self, request: GenerateRequest, running: AuthorizedRequest, route: Route | None, arm: Arm | None, timeout_s: float
     ) -> HttpAnswer | HttpStream:
-        """Answer as `_ask_arm` does, with an answer that may be streamed: what has begun to be answered goes on."""
+        """Have a server of this region begin an answer; for a route with targets as `_ask_arm` does."""
+
+        def ask(left_s: float) -> Awaitable[HttpAnswer | HttpStream]:
+            return self._begin_stream(request, running, route, left_s)
+
+        if not self._try_acquire_slot(running, running.permit, timeout_s):
+            timeout_s = await self.wait_for_slot(running, running.permit, timeout_s)
+        if arm is None:
+            return await ask(timeout_s)
 
         async def ask_stable(left_s: float) -> HttpAnswer | HttpStream:
             self._turn_to_stable(request, running, arm)
             return await ask(await self.wait_for_slot(running, running.permit, left_s))
-
-        def ask(left_s: float) -> Awaitable[HttpAnswer | HttpStream]:
-            return self._begin_stream(request, running, arm.route, left_s)
 
         return await self.fallback.answer(arm, running, self._now_s() + timeout_s, ask, ask_stable)
 

@@ -72,8 +72,14 @@ class ServerRequest(Hashable, Protocol[AnswerT]):
         """The outcome that Triton's answer amounts to."""
 
 
-class SendableOn(UnparsedRequest, Assignee, Protocol[AnswerT]):
+class SendableOn(Protocol[AnswerT]):
     """A request that another region may answer."""
+
+    def field(self, name: str) -> str | None:
+        """See `inference/routes/targets.Assignee`."""
+
+    def body_bytes(self) -> int:
+        """See `inference/in_flight/unparsed_request.UnparsedRequest`."""
 
     def send_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[AnswerT]:
         """Send the request, as it came, to another region's gateway, which gets `timeout_s` for it.
@@ -125,6 +131,9 @@ class GenerateRequest(FrontendRequest, Hashable, Protocol):
 
         Raises UpstreamUnavailable, DeadlineExceeded.
         """
+
+    def stream_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]:
+        """Send the request, as it came, to another region's gateway, as `stream` does; only a stream of the status 200 is one."""
 
     def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:
         """The outcome that Triton's answer amounts to, provided that a stream reaches its end."""

@@ -281,7 +281,7 @@ class Jobs:
                 # Closed here: by itself what it counts would be given back some time after a disk has failed.
                 async with aclosing(self.room.bounded(tenant, wanted.body, wanted.rest, is_known=is_known)) as pieces:
                     return await self._spool.receive(job_id, "body", pieces)
-        return await keep([wanted.body], job_id=job_id, name="body", store=self._store, spool=self._spool)
+        return await keep([wanted.body], job_id=job_id, name="body", store=self._store, spool=self._spool, is_new=True)
 
     async def _discard(self, job: Job) -> None:
         if job.has_files:

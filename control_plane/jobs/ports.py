@@ -189,11 +189,11 @@ class BlobReader(Protocol):
 class Spool(Protocol):
     """Durable store of request bodies and results, in a folder for each job. Raises StoreUnavailable."""
 
-    async def write(self, job_id: str, name: str, pieces: Sequence[bytes | bytearray]) -> Blob:
-        """Write a file whole, durably, before returning."""
+    async def write(self, job_id: str, name: str, pieces: Sequence[bytes | bytearray], *, is_new: bool = False) -> Blob:
+        """Write a file whole, durably, before returning; one that `is_new` work leaves room for the results of what was accepted."""
 
     async def receive(self, job_id: str, name: str, pieces: AsyncIterator[bytes | bytearray]) -> Blob:
-        """Write a file as its pieces come, durably before returning; where one cannot come, nothing is left of it."""
+        """Write a file of new work as its pieces come, durably before returning; where one cannot come, nothing is left of it."""
 
     async def read(self, blob: Blob) -> bytes:
         """Return a file's bytes, or those that the record carries. Raises SpoolDamaged: it is gone, or is not what was

@@ -21,7 +21,7 @@ from control_plane.jobs.charging import Charger
 from control_plane.jobs.claim_watch import Claim, ClaimWatch
 from control_plane.jobs.domain.claims import HEADS, are_too_few, more_heads, rank
 from control_plane.jobs.domain.gate import BulkGate
-from control_plane.jobs.domain.job import Charge, Job, JobState, Result
+from control_plane.jobs.domain.job import Blob, Charge, Job, JobState, Result
 from control_plane.jobs.domain.transitions import RetryPolicy, attempt_failed, broken, claimed, finished, released
 from control_plane.jobs.ports import Compute, Computed, JobBackend, SpoolDamaged, Ticket, TryAgain, UsageSums
 from control_plane.jobs.pruning import Pruner
@@ -35,6 +35,8 @@ _EMPTY_PAUSE_S = 0.1
 _GATHER_S = 0.003
 """Time from the end of a job, where there was no room for another, to the next claims, for more to end."""
 _RETRY_S = 0.5
+_UNREADABLE_S = 5.0
+"""Delay of a job whose body cannot be read."""
 _RELEASE_TIMEOUT_S = 2.0
 
 Step = Callable[[Job], Job]
@@ -179,6 +181,7 @@ class JobRunner:
         try:
             with self._watch.over(claim):
                 computed = await self._computed(job)
+                blob = await self._kept(job, computed)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if claim.is_lost and task is not None and task.uncancel() == 0:
@@ -191,7 +194,7 @@ class JobRunner:
         except Exception as exc:
             await self._failed(claim.job, exc)
         else:
-            await self._finish(claim.job, computed)
+            await self._finish(claim.job, computed, blob)
         return True
 
     async def _computed(self, job: Job) -> Computed:
@@ -210,8 +213,8 @@ class JobRunner:
                 await self._change(job, lambda job: self._again(job, cause))
             case SpoolDamaged():
                 await self._change(job, lambda job: broken(job, error=str(cause), now_s=now_s, policy=self._policy))
-            case StoreUnavailable():
-                raise cause
+            case StoreUnavailable():  # its body cannot be read now: a disk of other machines may be away
+                await self._change(job, lambda job: released(job, now_s=now_s, delay_s=_UNREADABLE_S, error=str(cause)))
             case _:
                 _log.error("job %s failed in the gateway; this is a defect", job.id, exc_info=cause)
                 await self._change(job, lambda job: attempt_failed(job, error=DEFECT_TEXT, now_s=now_s, policy=self._policy))
@@ -224,16 +227,25 @@ class JobRunner:
             return attempt_failed(job, error=str(why), now_s=now_s, policy=self._policy)
         return released(job, now_s=now_s, delay_s=delay_s, error=str(why))
 
-    async def _finish(self, job: Job, computed: Computed) -> None:
-        """Keep the result, end the job by one compare-and-swap, and have it charged."""
+    async def _kept(self, job: Job, computed: Computed) -> Blob:
+        """Keep a result. While the spool takes none, since its disk is full or away, it waits here until the job's deadline: another
+        attempt would meet the same. Raises TryAgain."""
+        answer, is_told = computed.answer, False
+        while True:
+            try:
+                pieces = [answer.head, answer.body]
+                return await keep(pieces, job_id=job.id, name=f"result-{job.fence}", store=self._store, spool=self._spool)
+            except StoreUnavailable as exc:
+                if self._today_s() >= job.deadline_s:
+                    raise TryAgain(str(exc), was_computed=True) from exc
+                if not is_told:
+                    _log.warning("the result of job %s waits in memory: %s", job.id, exc)
+                is_told = True
+            await asyncio.sleep(_RETRY_S)
+
+    async def _finish(self, job: Job, computed: Computed, blob: Blob) -> None:
+        """End the job by one compare-and-swap, and have it charged."""
         answer = computed.answer
-        try:
-            name = f"result-{job.fence}"
-            blob = await keep([answer.head, answer.body], job_id=job.id, name=name, store=self._store, spool=self._spool)
-        except StoreUnavailable as exc:
-            why = TryAgain(str(exc), was_computed=True)
-            await self._change(job, lambda job: self._again(job, why))
-            return
         result = Result(blob, answer.status, len(answer.head), computed.failed_lines)
         now_s = self._today_s()
         due = None if computed.usage is None else Charge(day_of(now_s), computed.model, computed.usage)

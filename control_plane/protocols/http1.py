@@ -187,7 +187,12 @@ NOT_KEPT = (b"Cache-Control", b"no-store")
 
 def with_header(answer: HttpAnswer, line: bytes) -> HttpAnswer:
     """The same answer with one more header line."""
-    return HttpAnswer(answer.status, answer.head[:-2] + line + b"\r\n\r\n", answer.body)
+    return HttpAnswer(answer.status, with_line(answer.head, line), answer.body)
+
+
+def with_line(head: bytes, line: bytes) -> bytes:
+    """The same head with one more header line."""
+    return head[:-2] + line + b"\r\n\r\n"
 
 
 def no_content(headers: Headers) -> HttpAnswer:

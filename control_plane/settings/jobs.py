@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, ByteSize, Field, SecretStr, ValidationInfo, field_serializer, field_validator
 
-from control_plane.settings.fields import ByteCount, Group, NameList, Seconds, SecretFile, first_line
+from control_plane.settings.fields import ByteCount, ByteCountOrZero, Group, NameList, Seconds, SecretFile, first_line
 
 
 def _networks(texts: list[str]) -> list[str]:
@@ -66,6 +66,10 @@ class JobSettings(Group):
 
     jobs_bytes_per_tenant: ByteCount = ByteSize(4 * 2**30)
     """Most bytes in the bodies of one tenant's open jobs."""
+
+    jobs_free_bytes: ByteCountOrZero = ByteSize(256 * 2**20)
+    """Bytes that stay free on the spool's disk for results: bodies and files are refused with 503 where fewer are left. 0:
+    they may fill it, and results wait until there is room."""
 
     jobs_max_upload_bytes: ByteCount = ByteSize(256 * 2**20)
     """Largest body of `POST /v1/files`, which is written to disk as it arrives; OpenAI allows 200 MB. A tenant's files

@@ -22,10 +22,22 @@ _FLUSHED_BYTES = 8 << 20
 """Bytes after which what was written is flushed: one flush of all of it at the end would hold up everybody else's."""
 
 
+def require_free(folder: Path, keep_bytes: int) -> None:
+    """Raise OSError (ENOSPC) where fewer bytes than these are free on the folder's disk."""
+    if not keep_bytes:
+        return
+    disk = os.statvfs(folder)
+    if (free_bytes := disk.f_bavail * disk.f_frsize) < keep_bytes:
+        kept = f"{keep_bytes >> 20} MiB are kept free there for results of what was accepted"
+        raise OSError(errno.ENOSPC, f"{free_bytes >> 20} MiB are free on its disk, and {kept}")
+
+
 class GrowingFile:
     """File under a name of its own in a folder, until it is renamed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keep_free_bytes: int = 0) -> None:
+        """It ends, as on a full disk, where fewer bytes are free than are kept so for what is more important."""
+        self._folder, self._keep_free_bytes = folder, keep_free_bytes
         self._path = folder / f".{uuid4().hex}"
         self._lock = Lock()
         self._file: BinaryIO | None = None
@@ -37,6 +49,7 @@ class GrowingFile:
         with self._lock:
             if self._is_over:
                 return
+            require_free(self._folder, self._keep_free_bytes)
             file = self._opened()
             file.write(piece)
             self._unflushed_bytes += len(piece)

@@ -151,9 +151,9 @@ async def open_jobs(settings: Settings, usage: UsageSums) -> AsyncIterator[JobSe
         store = await open_job_store(settings.state.state_url, folder)
         held.push_async_callback(store.close)
         spool_folder = settings.jobs.jobs_spool or folder.absolute() / "spool"
-        spool = FolderSpool(spool_folder)
+        spool = FolderSpool(spool_folder, keep_free_bytes=settings.jobs.jobs_free_bytes)
         held.push_async_callback(spool.close)
-        shelf = FolderShelf(spool_folder / "batches")
+        shelf = FolderShelf(spool_folder / "batches", keep_free_bytes=settings.jobs.jobs_free_bytes)
         held.push_async_callback(shelf.close)
         is_only = settings.state.state_url is None and settings.process.workers == 1
         queue = _make_queue(settings, store, is_only=is_only)

@@ -39,15 +39,18 @@ T = TypeVar("T")
 class FolderShelf:
     """Shelf in a folder, on threads of its own; the folder is made when something is first kept."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keep_free_bytes: int = 0) -> None:
+        """Files of callers are taken only while so many bytes stay free, for what is written for them."""
         self._folder = folder
+        self._keep_free_bytes = keep_free_bytes
         self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="shelf")
         self._open: dict[str, Batch] = {}
         """Open batches as they were read: they never change, and each may have more than a thousand chunks."""
 
     async def add_file(self, file: StoredFile, pieces: AsyncIterator[bytes]) -> StoredFile:
         own = self._tenant(file.tenant) / file.id
-        growing, size_bytes = GrowingFile(own), 0
+        growing = GrowingFile(own, keep_free_bytes=0 if file.model else self._keep_free_bytes)
+        size_bytes = 0
         await self.run(lambda: own.mkdir(mode=0o700, parents=True, exist_ok=True))
         try:
             async for piece in pieces:

@@ -21,7 +21,7 @@ from control_plane.fleet.routing.hedging import Hedging
 from control_plane.fleet.routing.hung_requests import HungRequests
 from control_plane.fleet.routing.model_router import ModelRouter, not_whole
 from control_plane.fleet.routing.overdue_watch import OverdueWatch
-from control_plane.fleet.routing.resending import Resending, recall_of
+from control_plane.fleet.routing.resending import Resending
 from control_plane.fleet.routing.workloads import RequestClassifier, RoutingHint
 from control_plane.fleet.view.catalogue import FleetCatalogue, sharded_lines
 from control_plane.fleet.view.reservations import Reservation
@@ -29,7 +29,7 @@ from control_plane.inference.dispatch.held_stream import HeldStream
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import GenerateRequest, ServerRequest
 from control_plane.inference.retries.attempt import Attempt, Send, is_repeatable
-from control_plane.inference.retries.faults import FAULTS, Fault, Resend
+from control_plane.inference.retries.faults import FAULTS, Fault, Resend, recall_of
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, StreamCase, Suspect
 from control_plane.inference.retries.retry_budget import RetryBudget, units_of
 from control_plane.inference.retries.server_fault import dead_stub_model_in

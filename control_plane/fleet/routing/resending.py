@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from control_plane.core.errors import Recall, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.health.overdue import may_hang
@@ -23,7 +22,7 @@ from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.domain.queries_of_death import StubDeaths
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.retries.attempt import Send, is_repeatable
-from control_plane.inference.retries.faults import FAULTS, Fault, Finding, Resend, fault_of_recall
+from control_plane.inference.retries.faults import FAULTS, Fault, Finding, Resend, fault_of_recall, recall_of
 from control_plane.inference.retries.retry_budget import RetryBudget, units_of
 from control_plane.inference.retries.server_fault import dead_stub_model_of
 
@@ -42,11 +41,6 @@ _RECALLED = frozenset((Fault.SERVER_SILENT, Fault.REPLICA_SILENT))
 """Faults for which requests are taken back only: that they may be sent again was decided before that."""
 _NOTICED_S, _LOOK_EVERY_S = 1.0, 0.05
 """Time within which the end of a Triton is noticed by whoever watches its process."""
-
-
-def recall_of(error: Exception | None) -> Recall | None:
-    """The recall that a send has ended with, if it has."""
-    return error.recall if isinstance(error, UpstreamUnavailable) else None
 
 
 class Resending:

@@ -27,7 +27,7 @@ from control_plane.core.tensor import RawTensor
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import TIMEOUT_FIELD, timeout_s_of, with_timeout
 from control_plane.frontends.common.inflating import InflatedBody
-from control_plane.frontends.http.answers.streams import whole
+from control_plane.frontends.http.answers.streams import begun_on, whole
 from control_plane.frontends.kserve.copies import HttpCopy
 from control_plane.frontends.kserve.grpc_infer import MAX_CACHEABLE_REQUEST_BYTES, GrpcInferContext, GrpcInferRequest, part_request
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
@@ -161,6 +161,9 @@ class HttpInferRequest:
 
     def send_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         return gateway.http.send(with_timeout(self._came, timeout_s), timeout_s=timeout_s)
+
+    def stream_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[HttpAnswer | ModelStream]:
+        return begun_on(gateway, self._came, timeout_s)
 
     def with_field(self, answer: HttpAnswer, name: str, value: str) -> HttpAnswer:
         return with_header(answer, f"{name}: {value}".encode())

@@ -21,7 +21,7 @@ from control_plane.core.model import ModelState
 from control_plane.inference.dispatch.held_stream import HeldStream
 from control_plane.inference.domain.queries_of_death import StubDeaths
 from control_plane.inference.retries.attempt import AnswerT_co, Attempt, RepeatableRequest, Send, is_repeatable
-from control_plane.inference.retries.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error
+from control_plane.inference.retries.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error, recall_of
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect
 from control_plane.inference.retries.retry_budget import CostedRequest, RetryBudget, units_of
 from control_plane.protocols.http1 import HttpAnswer
@@ -78,7 +78,8 @@ class _StreamEnding:
     _forget: Callable[[], None]
 
     async def is_death(self, fault: Fault, came: Exception | bytes) -> bool:
-        return await self._dispatch.is_death(fault, self._call, self._sent, is_suspect=self._is_suspect)
+        error = came if isinstance(came, Exception) else None
+        return await self._dispatch.is_death(fault, error, self._call, self._sent, is_suspect=self._is_suspect)
 
     def closed(self, fault: Fault | None) -> None:
         self._forget()
@@ -176,7 +177,7 @@ class SingleServerDispatch:
                     await attempt.run(send, sent.upstream, timeout_s=deadline_s - sent.at_s)
                     if hold is not None and attempt.answer is not None:
                         attempt.answer = hold(sent, suspect, attempt.answer)
-                    await self._judge(request, call, sent, attempt.fault, suspect)
+                    await self._judge(request, call, sent, attempt, suspect)
             else:
                 if call.model_name in self._under_repair.ready_s:
                     await self._await_repair(call, deadline_s)
@@ -191,7 +192,7 @@ class SingleServerDispatch:
                     if fault is None:
                         return answer if hold is None else hold(sent, None, answer)
                     attempt = Attempt(answer, fault=fault)
-                await self._judge(request, call, sent, attempt.fault, None)
+                await self._judge(request, call, sent, attempt, None)
             fault = attempt.fault
             if fault is None or fault in resent or not self._may_resend(fault, call, running):
                 return attempt.result()
@@ -276,12 +277,13 @@ class SingleServerDispatch:
             running.sent_s = None  # nobody is charged for waiting
         return await self._servers.comes_up(within_s=deadline_s - self._now_s())
 
-    async def _judge(self, request: Hashable, call: InferCall, sent: _Sent, fault: Fault | None, suspect: Suspect | None) -> None:
+    async def _judge(self, request: Hashable, call: InferCall, sent: _Sent, attempt: Attempt[AnswerT], suspect: Suspect | None) -> None:
         """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""
+        fault = attempt.fault
         if fault is None:
             if suspect is not None and not suspect.is_stream:
                 self.deaths.answered(suspect)
-        elif await self.is_death(fault, call, sent, is_suspect=suspect is not None):
+        elif await self.is_death(fault, attempt.error, call, sent, is_suspect=suspect is not None):
             await self.deaths.died(request, call, ONLY, suspect=suspect, is_stub=fault is Fault.DEAD_STUB)
 
     def gave_up(self, call: InferCall, sent: _Sent) -> None:
@@ -289,8 +291,10 @@ class SingleServerDispatch:
         if self._servers.suspect is not None:
             self.silence.gave_up(call.model_name, sent.at_s, self._servers.suspect)
 
-    async def is_death(self, fault: Fault, call: InferCall, sent: _Sent, *, is_suspect: bool) -> bool:
+    async def is_death(self, fault: Fault, error: Exception | None, call: InferCall, sent: _Sent, *, is_suspect: bool) -> bool:
         """Whether a process of Triton died while this request was in flight in it; `fleet/routing/resending` has the same for a fleet."""
+        if (recall := recall_of(error)) is not None:
+            return recall.is_suspect
         if fault is Fault.DEAD_STUB:
             return self._stub_deaths.was_in_flight(
                 ONLY, call.model_name, (sent.upstream, sent.copy), began_s=sent.at_s, now_s=self._now_s()

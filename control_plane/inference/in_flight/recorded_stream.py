@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from control_plane.core.infer_call import Outcome
 from control_plane.inference.in_flight.running_request import RunningRequest
+from control_plane.protocols.http1 import with_line
 from control_plane.triton.ports import HttpStream
 
 
@@ -36,7 +37,7 @@ class RecordedStream:
 
     def with_header(self, line: bytes) -> RecordedStream:
         """Add a line to its head, which has not been sent."""
-        self.head = self.head[:-2] + line + b"\r\n\r\n"
+        self.head = with_line(self.head, line)
         return self
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from control_plane.core.errors import (
     ModelNotFound,
     Overloaded,
     QueryOfDeath,
+    Recall,
     RecallCause,
     UpstreamFailed,
     UpstreamUnavailable,
@@ -229,6 +230,11 @@ def _is_servers_status(answer: object) -> bool:
     if isinstance(answer, HttpAnswer):
         return answer.status >= 500 or is_error_event(bytes(answer.body[:READ_BYTES]))
     return isinstance(answer, GrpcAnswer) and answer.code in _SERVERS_CODES
+
+
+def recall_of(error: Exception | None) -> Recall | None:
+    """The recall that a send has ended with, if it has."""
+    return error.recall if isinstance(error, UpstreamUnavailable) else None
 
 
 def fault_of_recall(cause: RecallCause) -> Fault:

@@ -25,7 +25,7 @@ from control_plane.jobs.domain.job import Blob
 from control_plane.jobs.ports import SpoolDamaged
 from control_plane.storage.durable_files import flush_to_disk, open_private
 from control_plane.storage.file_pieces import FilePieces
-from control_plane.storage.growing_file import DISK_FULL, GrowingFile
+from control_plane.storage.growing_file import DISK_FULL, GrowingFile, require_free
 
 _THREADS = 4
 _JOB = re.compile(r"job-[0-9a-f]{32}")
@@ -38,9 +38,10 @@ T = TypeVar("T")
 class FolderSpool:
     """Spool in a folder, on threads of its own; the folder is made where it is missing."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises StartupError: the folder cannot be made."""
+    def __init__(self, folder: Path, *, keep_free_bytes: int = 0) -> None:
+        """New work is taken only while so many bytes are free. Raises StartupError: the folder cannot be made."""
         self._folder = folder
+        self._keep_free_bytes = keep_free_bytes
         self._flushed: set[Path] = set()
         """Folders of jobs' folders whose own entries this process knows to be on the disk."""
         try:
@@ -49,12 +50,17 @@ class FolderSpool:
             raise StartupError(f"the spool {folder} cannot be used: {exc}; choose another with TIDEGATE_JOBS_SPOOL") from exc
         self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="spool")
 
-    async def write(self, job_id: str, name: str, pieces: Sequence[bytes | bytearray]) -> Blob:
-        return await self._run(lambda: _write(self._folder_of(job_id), name, pieces, self._flushed))
+    async def write(self, job_id: str, name: str, pieces: Sequence[bytes | bytearray], *, is_new: bool = False) -> Blob:
+        def write() -> Blob:
+            if is_new:
+                require_free(self._folder, self._keep_free_bytes)
+            return _write(self._folder_of(job_id), name, pieces, self._flushed)
+
+        return await self._run(write)
 
     async def receive(self, job_id: str, name: str, pieces: AsyncIterator[bytes | bytearray]) -> Blob:
         folder, digest, size_bytes = self._folder_of(job_id), sha256(), 0
-        final, growing = folder / _checked(_NAME, name), GrowingFile(folder)
+        final, growing = folder / _checked(_NAME, name), GrowingFile(folder, keep_free_bytes=self._keep_free_bytes)
 
         def write(piece: bytes | bytearray) -> None:
             growing.write(piece)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus
@@ -65,13 +66,21 @@ _OF_GRPC: dict[int, Verdict] = {
     GrpcStatus.DEADLINE_EXCEEDED: Verdict.LOST,
 }
 
-_IS_OF_A_MODEL = re.compile(rb"\r\ncontent-type:[ \t]*application/(?:json|octet-stream)\b", re.IGNORECASE)
+_IS_OF_A_MODEL = re.compile(rb"\r\ncontent-type:[ \t]*(?:application/(?:json|octet-stream)|text/event-stream)\b", re.IGNORECASE)
 """In the head of each answer to an inference request; pages of what stands in a region's place have another one."""
 
 
+@runtime_checkable
+class Streamed(Protocol):
+    """The part of an answer in pieces (`triton/ports.HttpStream`) that shows what it is."""
+
+    status: int
+    head: bytes
+
+
 def verdict_of(answer: object) -> Verdict:
-    """The verdict on a whole answer of another region's gateway."""
-    if isinstance(answer, HttpAnswer):
+    """The verdict on an answer of another region's gateway: whole, or in pieces of which none has come."""
+    if isinstance(answer, HttpAnswer | Streamed):
         if answer.status == 200 and not _IS_OF_A_MODEL.search(answer.head):
             return Verdict.FAILED
         return _OF_HTTP.get(answer.status, Verdict.FAILED if answer.status >= 500 else Verdict.INVALID)

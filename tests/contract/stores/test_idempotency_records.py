@@ -87,9 +87,7 @@ async def test_sqlite_keeps_them_over_a_restart_for_their_time(tmp_path: Path) -
     clock = [1000.0]
 
     async def opened() -> IdempotencyRecords:
-        records = await open_sqlite_records(tmp_path / "records.sqlite")
-        records._now_s = lambda: clock[0]
-        return records
+        return await open_sqlite_records(tmp_path / "records.sqlite", now_s=lambda: clock[0])
 
     async with handles(opened, 1) as (records,):
         assert await records.begin("c.n", "d") is None

@@ -27,6 +27,7 @@ from tests.e2e.tidegate import Tidegate
 from tests.tls_files import Authority
 
 MODELS = Path(__file__).parents[1] / "models"
+_GENERATIVE = Path(__file__).parents[1] / "generation/generative"
 AGAIN = "again"
 """A route to the model whose requests may be computed twice."""
 TENANTS = {"ordinary": Tenant("ordinary"), "resident": Tenant("resident", regions=LOCAL), "limited": Tenant("limited", requests_per_s=1.0)}
@@ -88,9 +89,9 @@ def start_two(folder: Path) -> Two:
             states[name],
             *("--region", name, "--regions-file", str(regions), "--http-port", str(http), "--grpc-port", str(grpc)),
             *("--model-repository", str(MODELS), servers.COMPLETE, "--load", "slow", "--authentication"),
-            *("--model-repository", str(texts)),
+            *("--model-repository", str(texts), "--model-repository", str(_GENERATIVE)),
             *(
-                ("--load", "echo", "--load", chaos_models.TEXT_MODEL, *tls)
+                ("--load", "echo", "--load", chaos_models.TEXT_MODEL, "--load", "parrot", *tls)
                 if name == "there"
                 else ("--request-log", str(folder / "requests.jsonl"))
             ),

@@ -7,6 +7,7 @@ other, and takes as long as it is told to.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import signal
@@ -39,7 +40,7 @@ from tests.e2e.regions.regions import (
     sent,
     start_two,
 )
-from tests.e2e.tidegate import Tidegate, command_line, descendants, run_cli, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, command_line, descendants, run_cli, wait_for
 from tests.tls_files import Authority, needs_openssl
 
 pytestmark = [needs_openssl, pytest.mark.timeout(300)]
@@ -168,6 +169,37 @@ def test_so_are_embeddings_by_openais_api(two: Two) -> None:
     assert embedded_number(answered.texts[0].encode()) == 7.0
     resident = ask_once(two, "here", embed_bytes(two.keys["resident"], 7.0))
     assert resident.by == {"404": 1}, resident.texts
+
+
+@pytest.mark.parametrize(
+    ("path", "call", "said"),
+    [
+        ("/v1/completions", {"prompt": "a b", "stream": True}, "data: [DONE]"),
+        ("/v1/completions", {"prompt": "a b"}, '"text":"a b"'),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b"}], "stream": True}, "data: [DONE]"),
+        ("/v2/models/parrot/generate_stream", {"text_input": "a b", "stream": True, "exclude_input_in_output": True}, '"text_output":" b"'),
+    ],
+)
+def test_so_is_generated_text_whole_and_in_pieces(two: Two, path: str, call: dict[str, object], said: str) -> None:
+    def ask_for_text(tenant: str) -> tuple[int, str | None, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", two.port("here"), timeout=LONG_S)
+        connection.request("POST", path, json.dumps({"model": "parrot"} | call if "v1" in path else call), {"x-api-key": two.keys[tenant]})
+        answer = connection.getresponse()
+        body = answer.read().decode()
+        connection.close()
+        return answer.status, answer.headers["tidegate-region"], body
+
+    await_room(two)
+    found: list[tuple[int, str | None, str]] = []
+
+    def is_found() -> bool:  # other regions are asked seldom for models that nobody has heard of
+        found[:] = [ask_for_text("ordinary")]
+        return found[0][0] == 200
+
+    wait_for(is_found, what="it is asked for there")
+    assert found[0][1] == "there"
+    assert said in found[0][2]
+    assert ask_for_text("resident")[0] == 404
 
 
 @pytest.mark.parametrize("tenant", ["resident", "stranger"])

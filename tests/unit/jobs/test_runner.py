@@ -208,6 +208,42 @@ async def test_a_result_outlives_an_outage_that_is_longer_than_the_lease(tmp_pat
     assert (away.lost, ended.state, ended.fence, len(here.compute.begun)) == (1, JobState.SUCCEEDED, 1, 1)
 
 
+def away_at_first(method: Any, times: int) -> Any:
+    """The method of a spool whose disk is away so many times."""
+    left = [StoreUnavailable("the disk is away")] * times
+
+    async def may_be_away(*arguments: Any, **named: Any) -> Any:
+        if left:
+            raise left.pop()
+        return await method(*arguments, **named)
+
+    return may_be_away
+
+
+@pytest.mark.parametrize("method", ["write", "read"])
+async def test_a_disk_that_is_full_or_away_for_a_while_costs_no_attempt(tmp_path: Path, method: str) -> None:
+    async with world(tmp_path) as here:
+        job = await here.submit()
+        setattr(here.spool, method, away_at_first(getattr(here.spool, method), 6))
+        async with running(here.runner()):
+            ended = await after_delays(here, job.id)
+    assert (ended.state, ended.attempts, len(here.compute.begun)) == (JobState.SUCCEEDED, 1, 1)
+
+
+async def test_a_result_that_cannot_be_kept_until_the_deadline_ends_with_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        job = await here.submit()
+
+        async def full(*arguments: Any, **named: Any) -> Any:
+            here.clock_s = job.deadline_s
+            raise StoreUnavailable("the disk is full", is_full=True)
+
+        here.spool.write = full  # type: ignore[method-assign]
+        async with running(here.runner()), running(here.sweeper()):
+            ended = await after_delays(here, job.id)
+    assert (ended.state, ended.error) == (JobState.EXPIRED, "the disk is full")
+
+
 async def test_as_many_run_at_a_time_as_the_gate_allows(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.compute.may_answer.clear()

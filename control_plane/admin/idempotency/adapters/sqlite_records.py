@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +19,13 @@ _MIGRATIONS = (
 class SqliteIdempotencyRecords:
     """Idempotency records in an SQLite file; `open_sqlite_records` opens it."""
 
-    def __init__(self, file: SqliteFile) -> None:
+    def __init__(self, file: SqliteFile, *, now_s: Callable[[], float]) -> None:
+        """`now_s` is seconds since 1970, since records outlive a restart."""
         self._file = file
+        self._now_s = now_s
 
     async def begin(self, name: str, digest: str) -> Record | None:
-        return await self._file.run(partial(_begin, name=name, digest=digest))
+        return await self._file.run(partial(_begin, name=name, digest=digest, clock=self._now_s))
 
     async def answer(self, name: str, digest: str, sealed: str) -> None:
         await self._change("UPDATE records SET answer = ? WHERE name = ? AND digest = ? AND answer = ''", (sealed, name, digest))
@@ -37,17 +40,17 @@ class SqliteIdempotencyRecords:
         await self._file.run(lambda connection: connection.execute(statement, values).rowcount)
 
 
-async def open_sqlite_records(path: Path) -> SqliteIdempotencyRecords:
-    """Open the file, creating or migrating it. Raises StartupError."""
-    return SqliteIdempotencyRecords(await open_sqlite(path, _MIGRATIONS))
+async def open_sqlite_records(path: Path, *, now_s: Callable[[], float] = time.time) -> SqliteIdempotencyRecords:
+    """Open the file, creating or migrating it; `now_s` is seconds since 1970. Raises StartupError."""
+    return SqliteIdempotencyRecords(await open_sqlite(path, _MIGRATIONS), now_s=now_s)
 
 
-def _begin(connection: sqlite3.Connection, *, name: str, digest: str) -> Record | None:
+def _begin(connection: sqlite3.Connection, *, name: str, digest: str, clock: Callable[[], float]) -> Record | None:
     """Make a record and return None; or return the earlier one. Raises what `require_room` raises."""
     with transaction(connection):
         # Read within the transaction, which excludes other writers: what would be kept for longer than that was written
         # before the clock was set back.
-        now_s = time.time()  # records outlive a restart
+        now_s = clock()
         connection.execute("DELETE FROM records WHERE until_s <= ? OR until_s > ?", (now_s, now_s + KEEP_S))
         for earlier in connection.execute("SELECT digest, answer FROM records WHERE name = ?", (name,)):
             return Record(*earlier)

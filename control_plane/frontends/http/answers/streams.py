@@ -11,11 +11,12 @@ import orjson
 
 from control_plane.auth.stream_rights import RightsWatch
 from control_plane.core.errors import ControlPlaneError, Unauthenticated, UpstreamFailed
+from control_plane.frontends.common.caller import with_timeout
 from control_plane.frontends.common.http_errors import openai_error
 from control_plane.frontends.common.status import message_of
-from control_plane.protocols.http1 import HttpAnswer, is_chunked, without_chunks
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, is_chunked, without_chunks
 from control_plane.protocols.kserve.routes import is_openai
-from control_plane.triton.ports import HttpStream
+from control_plane.triton.ports import HttpStream, ModelStream, RegionUpstream
 
 _IS_EVENTS = b"text/event-stream"
 _WHOLE_BYTES = 1 << 20
@@ -74,6 +75,14 @@ async def whole(stream: HttpStream, *, takes_chunks: bool) -> HttpAnswer:
     if takes_chunks and is_chunked(stream.head):
         return HttpAnswer(stream.status, stream.head, b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n")
     return HttpAnswer(stream.status, without_chunks(stream.head)[:-2] + b"Content-Length: %d\r\n\r\n" % len(body), body)
+
+
+async def begun_on(gateway: RegionUpstream, http: HttpRequest, timeout_s: float) -> HttpAnswer | ModelStream:
+    """Send a request to another region's gateway, as it came, and return what it begins to answer. Raises as `HttpUpstream.stream`."""
+    answer = await gateway.http.stream(with_timeout(http, timeout_s), timeout_s=timeout_s)
+    if isinstance(answer, HttpAnswer) or answer.status == 200:
+        return answer
+    return await whole(answer, takes_chunks=http.takes_chunks)
 
 
 async def watched(asking: Awaitable[HttpAnswer | HttpStream], watch: RightsWatch, *, target: bytes = b"") -> HttpAnswer | HttpStream:

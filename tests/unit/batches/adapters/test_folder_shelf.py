@@ -128,6 +128,16 @@ def test_the_input_of_an_open_batch_takes_room_once_also_without_its_file(tmp_pa
     assert filled(tmp_path) == (0, 0)
 
 
+async def test_a_callers_file_leaves_room_for_what_is_written_for_him(tmp_path: Path) -> None:
+    shelf = FolderShelf(tmp_path, keep_free_bytes=1 << 60)
+    with pytest.raises(StoreUnavailable, match=r"\d+ MiB are free on its disk") as full:
+        await shelf.add_file(FILE, pieces(b"line"))
+    assert full.value.is_full
+    output = replace(FILE, model="m")
+    assert await shelf.add_file(output, pieces(b"line")) == replace(output, size_bytes=4)
+    await shelf.close()
+
+
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     for folder in killed(tmp_path, (), add_file):
         file, *_ = seen(folder)

@@ -122,3 +122,19 @@ async def test_with_a_stub_its_streams_end_those_that_have_begun_and_those_that_
     assert not isinstance(held, HttpAnswer)
     assert await held.receive() == b"x"
     held.close()
+
+
+async def test_what_was_computed_beside_a_stream_is_suspect_too_when_triton_answers_it_a_second_later() -> None:
+    bench, loop = Bench(), asyncio.get_running_loop()
+    begun = await _stream(bench, Request([FakeHttpStream()], text="begun"))
+    assert not isinstance(begun, HttpAnswer)
+    loop.call_later(0.1, bench.servers.under_repair.show, {"a": loop.time() + 1.0})
+    loop.call_later(1.0, bench.servers.under_repair.show, {})
+    async with asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(bench.send(Request([DEAD], takes_s=1.3, text="killer"), is_repeatable=False))
+        with pytest.raises(UpstreamUnavailable, match="has died"):
+            await begun.receive()
+        begun.close()
+    assert sending.result() is DEAD
+    with pytest.raises(QueryOfDeath):
+        await bench.send(Request([DEAD], text="killer"), is_repeatable=False)

@@ -23,8 +23,8 @@ ONE, TWO = job_id(1), job_id(0x101)
 
 
 @asynccontextmanager
-async def spool_in(folder: Path) -> AsyncIterator[FolderSpool]:
-    spool = FolderSpool(folder)
+async def spool_in(folder: Path, *, keep_free_bytes: int = 0) -> AsyncIterator[FolderSpool]:
+    spool = FolderSpool(folder, keep_free_bytes=keep_free_bytes)
     try:
         yield spool
     finally:
@@ -69,6 +69,16 @@ async def test_what_is_not_what_was_written_is_told(tmp_path: Path, content: byt
         for read in (spool.read, spool.open):
             with pytest.raises(SpoolDamaged):
                 await read(blob)
+
+
+async def test_new_work_leaves_room_for_results(tmp_path: Path) -> None:
+    async with spool_in(tmp_path, keep_free_bytes=1 << 60) as spool:
+        for taking in (spool.write(ONE, "body", [b"one"], is_new=True), spool.receive(ONE, "body", in_pieces(b"one"))):
+            with pytest.raises(StoreUnavailable, match=r"the spool of jobs: \d+ MiB are free on its disk, and 1099511627776 MiB") as full:
+                await taking
+            assert full.value.is_full
+        assert files(tmp_path) == []
+        assert await spool.read(await spool.write(ONE, "result-1", [b"one"])) == b"one"
 
 
 async def test_pruning_keeps_one_file_or_none_and_other_jobs_alone(tmp_path: Path) -> None:
