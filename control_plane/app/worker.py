@@ -157,10 +157,13 @@ class Worker:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._drain.give, self._gateway.longest_drain_s)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup, self._tls)
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(self._follow(tasks), name="link"), tasks.create_task(self._report_counts(), name="counts")]
-            background.append(tasks.create_task(self._report_charges(), name="charges"))
-            background.append(tasks.create_task(self._services.run(), name="request-services"))
-            background.append(tasks.create_task(self._data_plane.run(), name="known-models"))
+            background = [
+                tasks.create_task(self._follow(tasks), name="link"),
+                tasks.create_task(self._report_counts(), name="counts"),
+                tasks.create_task(self._report_charges(), name="charges"),
+                tasks.create_task(self._services.run(), name="request-services"),
+                tasks.create_task(self._data_plane.run(), name="data-plane"),
+            ]
             if self._tls is not None:
                 background.append(tasks.create_task(self._tls.watch(), name="tls-files"))
             if self._fleet is not None:

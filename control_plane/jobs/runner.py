@@ -58,10 +58,9 @@ class JobRunner:
         on_result: Callable[[Job], None] = lambda job: None,
         on_ended: Callable[[Job], None] = lambda job: None,
         today_s: Callable[[], float] = time.time,
-        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`holder` names this runner, `weight_of` says a tenant's share. `on_result` is told of each job that has a result,
-        `on_ended` of each that is over, with a result or without. `today_s` is seconds since 1970, `now_s` the loop's time.
+        `on_ended` of each that is over, with a result or without. `today_s` is seconds since 1970.
         """
         self._store, self._queue, self._spool = backend.store, backend.queue, backend.spool
         self._compute = compute
@@ -73,7 +72,7 @@ class JobRunner:
         self._policy = policy
         self._weight_of = weight_of
         self._on_result, self._on_ended = on_result, on_ended
-        self._today_s, self._now_s = today_s, now_s
+        self._today_s = today_s
         self._running: set[asyncio.Task[None]] = set()
         self._job_ended = Broadcast()
         self._claiming: asyncio.Task[None] | None = None
@@ -99,8 +98,8 @@ class JobRunner:
         self._is_draining = True
         if self._claiming is not None:
             self._claiming.cancel()
-        until_s = self._now_s() + timeout_s
-        while self._running and (left_s := until_s - self._now_s()) > 0:  # those that were about to be claimed come on top
+        until_s = time.monotonic() + timeout_s
+        while self._running and (left_s := until_s - time.monotonic()) > 0:  # those that were about to be claimed come on top
             await asyncio.wait(list(self._running), timeout=left_s)
         left = list(self._running)
         for task in left:
@@ -203,7 +202,7 @@ class JobRunner:
             computed = await self._compute.compute(job, await self._spool.read(job.body))
         usage, seconds = computed.usage, computed.seconds
         if usage is not None and usage.requests and not usage.cache_hits and seconds is not None:
-            self._gate.ended(job.model, seconds=seconds, rows=usage.rows, now_s=self._now_s())
+            self._gate.ended(job.model, seconds=seconds, rows=usage.rows, now_s=time.monotonic())
         return computed
 
     async def _failed(self, job: Job, cause: Exception) -> None:
@@ -223,7 +222,7 @@ class JobRunner:
     def _again(self, job: Job, why: TryAgain) -> Job:
         now_s, delay_s = self._today_s(), self._policy.first_delay_s if why.retry_after_s is None else why.retry_after_s
         if why.is_crowded:
-            self._gate.refused(self._now_s())
+            self._gate.refused(time.monotonic())
         if why.was_computed:
             return attempt_failed(job, error=str(why), now_s=now_s, policy=self._policy)
         return released(job, now_s=now_s, delay_s=delay_s, error=str(why))

@@ -29,14 +29,11 @@ Object = Mapping[str, Any]
 class Reflector:
     """Objects of one collection, by name, which follow the API server's through any of its outages."""
 
-    def __init__(
-        self, api: KubernetesApi, path: str, selector: str = "", *, name: str, what: str, jitter: random.Random | None = None
-    ) -> None:
+    def __init__(self, api: KubernetesApi, path: str, selector: str = "", *, name: str, what: str) -> None:
         """`name` and `what` are for the log: whose they are, and which they are, in the plural."""
         self._api = api
         self._path, self._selector = path, selector
         self._name, self._what = name, what
-        self._jitter = jitter or random.Random()  # noqa: S311 - it spreads retries
         self._logged = ""
         """The last logged error; empty once the server has answered again."""
         self.objects: Mapping[str, Object] = {}
@@ -58,7 +55,7 @@ class Reflector:
                 self._log_once(f"the Kubernetes API server does not say which {self._what} there are, they stay as they are: {exc}")
             except Exception:  # such as an object of another form; the root of a task, which must not end the gateway
                 _log.exception("%s: the %s stay as they are", self._name, self._what)
-            await asyncio.sleep(delay_s * self._jitter.uniform(0.5, 1.0))
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - it spreads retries
             delay_s = min(2 * delay_s, _MAX_RETRY_S)
 
     async def _follow(self) -> None:

@@ -97,10 +97,7 @@ class EventFeed:
 
         Raises Overloaded: `who`, or all together, read too many times already.
         """
-        if sum(reader.who == who for reader in self._readers) >= MAX_READERS_OF_ONE:
-            raise Overloaded(f"{MAX_READERS_OF_ONE} streams of events at a time for one caller; close one")
-        if len(self._readers) >= MAX_READERS:
-            raise Overloaded(f"{MAX_READERS} streams of events are open already; try again later")
+        require_room(own=sum(reader.who == who for reader in self._readers), in_all=len(self._readers))
         following, has_gap = (self.oldest if backlog else self._count + 1), False
         if after:
             known = _ID.fullmatch(after)
@@ -125,6 +122,14 @@ class EventFeed:
         if self._count < number:
             await self._news.wait(timeout_s)
         return self._count >= number
+
+
+def require_room(*, own: int, in_all: int) -> None:
+    """Require room for one more stream beside a caller's own, and those of all callers. Raises Overloaded."""
+    if own >= MAX_READERS_OF_ONE:
+        raise Overloaded(f"{MAX_READERS_OF_ONE} streams of events at a time for one caller; close one")
+    if in_all >= MAX_READERS:
+        raise Overloaded(f"{MAX_READERS} streams of events are open already; try again later")
 
 
 class EventReader:

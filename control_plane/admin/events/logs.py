@@ -8,8 +8,8 @@ import asyncio
 import re
 from collections import Counter
 
-from control_plane.admin.events.feed import GAP, MAX_READERS, MAX_READERS_OF_ONE
-from control_plane.core.errors import Overloaded, StoreUnavailable
+from control_plane.admin.events.feed import GAP, require_room
+from control_plane.core.errors import StoreUnavailable
 from control_plane.events.ports import LoggedEvent, NumberedLog
 from control_plane.frontends.http.answers.event_stream import HEAD, HEARTBEAT, HEARTBEAT_S, RETRY, render_event
 
@@ -34,10 +34,7 @@ class LogReaders:
             StoreUnavailable: the log cannot be read.
         """
         newest = await log.newest()
-        if self._readers[who] >= MAX_READERS_OF_ONE:
-            raise Overloaded(f"{MAX_READERS_OF_ONE} streams of events at a time for one caller; close one")
-        if self._readers.total() >= MAX_READERS:
-            raise Overloaded(f"{MAX_READERS} streams of events are open already; try again later")
+        require_room(own=self._readers[who], in_all=self._readers.total())
         number, has_gap = (0 if backlog else newest), False
         if after:
             known = _ID.fullmatch(after)

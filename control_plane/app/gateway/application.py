@@ -200,7 +200,7 @@ class App:
         if self._model_controller is not None:
             started.append(tasks.create_task(self._model_controller.run(), name="model-resources"))
         if self._data_plane is not None:
-            started.append(tasks.create_task(self._data_plane.run(), name="known-models"))
+            started.append(tasks.create_task(self._data_plane.run(), name="data-plane"))
         started += [tasks.create_task(tls.watch(), name="tls-files") for tls in (self._tls, self._admin_tls) if tls is not None]
         return started
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -82,11 +81,10 @@ class V2Http:
         self,
         services: KServeServices,
         *,
-        today_s: Callable[[], float] = time.time,
         jobs: JobsApplication | None = None,
         events: EventsApplication | None = None,
     ) -> None:
-        """`today_s` is seconds since 1970. Without `jobs` there are none, and without `events` none of tenants' own."""
+        """Without `jobs` there are none, and without `events` none of tenants' own."""
         self._jobs, self._events = jobs, events
         self._inference, self._access, self._servers = services.inference, services.access, services.servers
         self._models, self._budget, self._limits = services.models, services.budget, services.limits
@@ -98,7 +96,7 @@ class V2Http:
             are_traced=self._inference.tracer is not None,
         )
         self.context = HttpInferContext(self.verbatim, self._limits, services.forwarding, self._access)
-        self._rights = StreamRights(self._access, today_s=today_s)
+        self._rights = StreamRights(self._access)
         catalogue = self._inference.dispatch.catalogue
         self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=self._read_timeout_s)
 
