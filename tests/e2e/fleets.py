@@ -104,7 +104,7 @@ def watching(fleet: Tidegate, check: Callable[[dict[str, Any]], None]) -> Iterat
 
     def watch() -> None:
         try:
-            while not done.wait(0.05):
+            while not done.wait(0.15):
                 check(shown(fleet))
         except BaseException as exc:
             failures.append(exc)

@@ -21,7 +21,7 @@ import pytest
 
 HERE = Path(__file__).parent
 TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in (HERE / "targets").glob("fuzz_*.py"))
-SEARCH = ("-seed=1", "-runs=4000", "-max_total_time=20", "-timeout=20")
+SEARCH = ("-seed=1", "-runs=1500", "-max_total_time=20", "-timeout=20")
 """The longest times are for slow machines; a quick one is done in two seconds."""
 
 

@@ -15,7 +15,7 @@ from control_plane.admin.errors import CHANGE_ERRORS, GET_ERRORS, LIST_ERRORS, e
 from control_plane.admin.paging import Paged
 from control_plane.admin.references import References
 from control_plane.admin.schema.described import Described
-from control_plane.admin.schema.views import Name
+from control_plane.admin.schema.path_parameters import Name
 from control_plane.core.errors import ErrorCode
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.validation import OWNER, OWNER_RULE

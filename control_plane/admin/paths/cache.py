@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
-from control_plane.admin.schema.views import Name
+from control_plane.admin.schema.path_parameters import Name
 from control_plane.cache.purges import Purges
 from control_plane.core.errors import ErrorCode
 

@@ -10,7 +10,8 @@ from control_plane.admin.actor import By
 from control_plane.admin.errors import CHANGE_ERRORS, LIST_ERRORS, MAKE_ERRORS
 from control_plane.admin.idempotency.middleware import Once
 from control_plane.admin.paging import Paged
-from control_plane.admin.schema.views import KeyId, KeySpec, KeyView, NewKeyView, RotationSpec
+from control_plane.admin.schema.path_parameters import KeyId
+from control_plane.admin.schema.views import KeySpec, KeyView, NewKeyView, RotationSpec
 from control_plane.auth.keys import Keys
 
 _ROTATE_ERRORS = MAKE_ERRORS | CHANGE_ERRORS

@@ -9,7 +9,7 @@ from control_plane.admin.errors import error_responses
 from control_plane.admin.paging import Paged
 from control_plane.admin.rendering import rendered
 from control_plane.admin.schema.described import Described
-from control_plane.admin.schema.views import Name
+from control_plane.admin.schema.path_parameters import Name
 from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import ErrorCode, RouteNotFound
 from control_plane.core.model import Model, ModelState

@@ -15,8 +15,8 @@ from control_plane.admin.actor import By
 from control_plane.admin.errors import CHANGE_ERRORS, GET_ERRORS, LIST_ERRORS, error_responses
 from control_plane.admin.paging import Paged
 from control_plane.admin.references import References
+from control_plane.admin.schema.path_parameters import Name
 from control_plane.admin.schema.views import (
-    Name,
     PricePatch,
     PriceSpec,
     PriceView,

@@ -14,7 +14,8 @@ from control_plane.admin.declared.rollout_policies import Alpha, SlowerBy, StepV
 from control_plane.admin.errors import CHANGE_ERRORS, GET_ERRORS, LIST_ERRORS, error_responses
 from control_plane.admin.idempotency.middleware import Once
 from control_plane.admin.paging import Paged
-from control_plane.admin.schema.views import NAME, NAME_OR_NONE, Name, Spec, Whole
+from control_plane.admin.schema.path_parameters import Name
+from control_plane.admin.schema.views import NAME, NAME_OR_NONE, Spec, Whole
 from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import ErrorCode, InvalidRequest
 from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step

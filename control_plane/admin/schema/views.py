@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from fastapi import Path
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from control_plane.admin.schema.described import Described
-from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
+from control_plane.core.model import MODEL_NAME, NAME_GLOB
 from control_plane.core.scope import Right, Scope, parse_scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
@@ -21,7 +20,6 @@ from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.domain.validation import (
     CURRENCY,
-    KEY_ID,
     MAX_DESCRIPTION_CHARS,
     MAX_PRIORITY,
     MAX_SALT_CHARS,
@@ -42,9 +40,6 @@ _MOST = 1e9
 _MAX_TIME_S = 253_402_300_799.0
 """The last second of the year 9999."""
 _MAX_LIFETIME_S = 100 * 366 * 86_400.0
-
-Name = Annotated[str, Path(pattern=NAME, description=f"{NAME_RULE[0].upper()}{NAME_RULE[1:]}.")]
-KeyId = Annotated[str, Path(pattern=f"^{KEY_ID.pattern}$", description="The part of a key between `tg_` and the secret.")]
 
 _NameText = Annotated[str, Field(pattern=NAME)]
 _ScopeText = Annotated[str, Field(pattern=SCOPE)]

@@ -108,7 +108,8 @@ class JwksCache:
         pace = self._pace
         # Plain HTTP is allowed on loopback only, which must not be reached through a proxy that the
         # environment names.
-        async with httpx.AsyncClient(timeout=pace.fetch_timeout_s, trust_env=self._url.startswith("https:")) as client:
+        is_tls = self._url.startswith("https:")  # else the certificates of authorities, which take 20 ms to read, are of no use
+        async with httpx.AsyncClient(timeout=pace.fetch_timeout_s, trust_env=is_tls, verify=is_tls) as client:
             while True:
                 # Before the read: a token with an unknown key that is shown during it may have been signed with a
                 # key that the answer does not hold yet.

@@ -40,7 +40,7 @@ NOTICE_S = 2.0
 """The manifest's 35 s are for a watch that says nothing; here gateways see a change at once."""
 LAG_S = 1.0
 """For which a Service still gives new connections to a pod that ends."""
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 """Seconds that a caller pauses after each answer: it is the restarts that are tested, not the load."""
 PROTOCOLS = ("http", "grpc")
 KINDS = ((REPEATABLE, models.REPEATABLE_MODEL), (ONCE, models.ONCE_MODEL))

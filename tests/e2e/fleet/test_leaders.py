@@ -75,7 +75,7 @@ class Observed:
             self.most_held = max(self.most_held, held)
             if held > BUDGET or len(loading) > 1:
                 self.violations.append(str(states))
-            await asyncio.sleep(0.003)
+            await asyncio.sleep(0.01)
 
 
 def make_models(folder: Path) -> Path:

@@ -36,7 +36,7 @@ MODEL, ONCE = "m1", "m2"
 CALLERS = 8
 ONCE_TAKES_S = 0.2
 """How long a model computes that may be asked once only: each server has requests to it at every moment, also when one freezes."""
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 """After an answer: it is not the load that is tested, and the machine has other things to do."""
 ANSWERS = 3
 """So many show that a caller goes on."""

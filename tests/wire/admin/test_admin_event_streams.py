@@ -26,7 +26,10 @@ FORGED = 'x"\r\n\r\ndata: {"forged": true}\r\n\r\n\u2028'
 def served() -> Iterator[tuple[Bench, httpx.Client, str]]:
     bench = Bench(authentication=True)
     key = bench.make_key()
-    with admin_server(bench) as url, httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=20) as client:
+    with (
+        admin_server(bench) as url,
+        httpx.Client(base_url=url, verify=False, headers={"authorization": f"Bearer {key}"}, timeout=20) as client,
+    ):
         yield bench, client, key
 
 

@@ -211,7 +211,7 @@ VERBS = [verb for rule in rules_of(RIGHTS) for verb in rule["verbs"]]
 async def test_each_verb_of_the_role_is_needed(tmp_path: Path, dropped: str, caplog: pytest.LogCaptureFixture) -> None:
     async with bench(tmp_path) as it:
         it.api.rules = rules_of(RIGHTS, without=dropped)
-        election = LeaderElection(it.store(), holder="p1", limits=LeaseLimits(ttl_s=4.0, margin_s=0.5))
+        election = LeaderElection(it.store(), holder="p1", limits=LeaseLimits(ttl_s=1.2, margin_s=0.15))
         running = asyncio.get_running_loop().create_task(election.run())
         async with asyncio.timeout(30.0):
             while not (f"cannot {dropped}" in caplog.text if dropped else it.api.asked("update tidegate") >= 2):

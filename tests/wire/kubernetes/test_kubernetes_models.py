@@ -17,6 +17,7 @@ from control_plane.admin.declared.service import Declared
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.objects.objects import Objects
+from control_plane.operator import controller as controllers
 from control_plane.operator.adapters.kubernetes import KubernetesModels
 from control_plane.operator.controller import OWNER, ModelController
 from tests.fakes.stores.audit_log import FakeAuditLog
@@ -27,6 +28,13 @@ from tests.unit.fleet.fleet_bench import FleetBench, running
 RIGHTS = "components/model-resources/rights.yaml"
 SOON_S = 30.0
 """Within which the state is right again, whatever happens; the limits of watches are shorter here than in production."""
+LOOK_S = 0.3
+"""Between two looks at the fleet, which are seconds apart in production."""
+
+
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controllers, "_LOOK_S", LOOK_S)
 
 
 @dataclass
@@ -93,10 +101,10 @@ async def test_a_status_that_has_not_changed_is_not_written(tmp_path: Path) -> N
     async with bench(tmp_path, A, B) as it:
         await it.until(lambda: it.reasons("a") == ["Applied", "Loaded"] and it.reasons("b") == ["Applied", "OnDemand"])
         written = it.statuses_written
-        await asyncio.sleep(5.0)  # more than two looks
+        await asyncio.sleep(3 * LOOK_S)
         assert it.statuses_written == written
         it.api.apply({**A, "metadata": {**A["metadata"], "labels": {"team": "search"}}, "status": it.api.objects["a"]["status"]})
-        await asyncio.sleep(3.0)
+        await asyncio.sleep(3 * LOOK_S)
         assert it.statuses_written == written
 
 
@@ -194,7 +202,7 @@ async def test_who_does_not_lead_writes_nothing(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         it.is_leader = False
         it.api.apply(A)
-        await asyncio.sleep(3.0)
+        await asyncio.sleep(3 * LOOK_S)
         assert (it.statuses_written, set(it.fleet.models.desired)) == (0, set())
         it.is_leader = True
         await it.wants(a=1)

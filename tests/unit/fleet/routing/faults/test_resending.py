@@ -102,7 +102,7 @@ class _Lost(Request):
         self.servers.seen += 1
         await asyncio.sleep(0.02)
         if server in self.servers.down:
-            raise BROKE_OFF
+            raise BROKE_OFF.with_traceback(None)  # else it would keep each task in which it was raised
         return OK
 
     stream = send
