@@ -270,5 +270,49 @@ DRILLS = {
             f"{_E2E}/admission/test_overload.py::test_callers_that_leave_without_having_said_when_are_answered_while_they_are_there",
             callers=0, is_overload=True,
         ),
+        Drill(
+            "the only Triton dies", "one server", processes.kill_a_triton, "kill -9 of a Triton that has no other one beside it",
+            "what may not be computed twice fails if it was there, and streams end with an error; the rest of what was there waits for "
+            "the next Triton; who comes meanwhile is told when to come again", f"{_E2E}/app/test_life.py::"
+            "test_triton_that_dies_comes_back_with_its_models", refuses=True, over_within_s=10.0,
+        ),
+        Drill(
+            "the only Triton freezes", "one server", processes.freeze_a_triton, "SIGSTOP of it for 5 s",
+            "requests wait for it", "", failed=0,
+        ),
+        Drill(
+            "the only stub dies", "one server", processes.kill_a_stub, "kill -9 of the Python process of a model that has no other one",
+            "requests wait until the model is loaded anew", f"{_E2E}/triton/test_dead_stub.py::"
+            "test_one_server_has_it_back_in_seconds_whatever_the_deadlines",
+        ),
+        Drill(
+            "the only stub freezes", "one server", processes.freeze_a_stub_until_it_is_ended, "SIGSTOP of it, until the gateway ends it",
+            "requests there end at their deadlines, 3 s, three times; then it is ended, and the rest waits until the model is loaded anew, "
+            "or is told when to come again",
+            f"{_E2E}/triton/test_dead_stub.py::test_one_server_has_it_back_in_seconds_whatever_the_deadlines",
+            deadline_s=3.0, lost=3 * _EACH_WAY, refuses=True, over_within_s=15.0,
+        ),
+        Drill(
+            "the only generative stub dies", "one server", processes.kill_a_generative_stub,
+            "kill -9 of the Python process of one that generates text",
+            "streams that had begun end with an error, and what else was there is told when to come again; the rest waits until the "
+            "model is loaded anew", _QUICK, refuses=True,
+        ),
+        Drill(
+            "a request is poison to the only stub", "one server", processes.send_poison,
+            "a client sends one eight times that ends the process computing it",
+            "who sends it is refused after two processes; others wait until the model is loaded anew", f"{_E2E}/triton/test_dead_stub.py::"
+            "test_one_server_has_it_back_in_seconds_whatever_the_deadlines", failed_share=0.01, over_within_s=10.0,
+        ),
+        Drill(
+            "an only Triton fails a load", "one server", processes.have_one_loaded_that_is_corrupt,
+            "an administrator has a model loaded whose file is cut off",
+            "who asks for the load is told what is wrong with the file; nobody else anything", "", failed=0,
+        ),
+        Drill(
+            "an only Triton hangs in a load", "one server", processes.have_one_loaded_that_hangs,
+            "an administrator has a model loaded whose `initialize` never ends",
+            "who asks for the load is told so after `TIDEGATE_LOAD_TIMEOUT_S`; nobody else anything", "", failed=0,
+        ),
     )
 }  # fmt: skip

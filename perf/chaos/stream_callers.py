@@ -18,6 +18,8 @@ _STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 _ON_A_STREAM = (0.0, 0.25, 0.5)
 """What is added to the number of each request on one stream to an ordinary model, so that none is another one's repetition."""
 _DONE = b"[DONE]"
+_ADVICE = "try again"
+"""In an error on a stream, which has no place for a `Retry-After`."""
 _OUT_OF_TIME = re.compile(r"(Stream removed \()?Deadline Exceeded")
 _CONNECTION_LOST = re.compile(r"Stream removed|Socket closed|Connection reset|recvmsg|failed to connect")
 """How gRPC's C core begins its texts for statuses that no server has sent."""
@@ -97,7 +99,7 @@ class ModelStreamCaller(GrpcCaller):
             async for message in call:
                 text, error = self._told(message)
                 if error:
-                    return self._broken_off(error, pieces)
+                    return self._broken_off(f"{REFUSED} {error}" if _ADVICE in error else error, pieces)
                 said, pieces = said + text, pieces + bool(text)
         except grpc.aio.AioRpcError as exc:
             return self._ended_by(exc, pieces)

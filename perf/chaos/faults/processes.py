@@ -25,6 +25,8 @@ _AWAY_S = 5.0
 _GUESTS = 5
 """Of them, before anything is done to that region."""
 _WEDGED_S = 12.0
+_HUNG_S = 30.0
+"""At most, until a gateway ends a process that hangs."""
 _BALANCER_S = 0.5
 _STOP_S = 60.0
 _SENT = 8
@@ -104,6 +106,18 @@ async def freeze_a_generative_stub(scene: Scene) -> None:
 
 async def freeze_a_stub(scene: Scene) -> None:
     await _freeze(scene, scene.site.gateway.stubs(models.REPEATABLE_MODEL), _WEDGED_S)
+
+
+async def freeze_a_stub_until_it_is_ended(scene: Scene) -> None:
+    """By the gateway, for which it hangs: one that goes on by itself is another matter."""
+    gateway = scene.site.gateway
+    if not (pids := gateway.stubs(models.REPEATABLE_MODEL)):
+        raise NotCarriedOut("there is no such process")
+    scene.begin()
+    with _still(pids[0]), suppress(TimeoutError):
+        async with asyncio.timeout(_HUNG_S):
+            while pids[0] in await asyncio.to_thread(gateway.stubs, models.REPEATABLE_MODEL):
+                await asyncio.sleep(0.1)
 
 
 async def kill_a_worker(scene: Scene) -> None:

@@ -22,7 +22,7 @@ _REFUSED_MS = 5_000
 
 QUICK_DRILLS = ("gateway freezes", "gateway is told to stop", "Redis is slow", "a client floods")
 """On one site, and of those that no other test carries out."""
-OTHER_DRILLS = ("a region dies",)
+OTHER_DRILLS = ("a region dies", "the only generative stub dies")
 
 
 def the_one_who_does_no_harm_is_answered(report: FloodsReport) -> None:

@@ -67,6 +67,18 @@ def test_where_nothing_may_fail_no_stream_is_broken_off() -> None:
     assert report(drill, streams=50, streams_broken_off=1).verdict(drill) == "**not met**"
 
 
+def test_who_is_told_when_to_come_again_is_lost_only_where_another_server_should_have_answered() -> None:
+    told = {"failed": 5, "failed_repeatable": 5, "refused_repeatable": 5, "streams": 50, "streams_refused": 5}
+    assert report(only := DRILLS["the only Triton dies"], **told).verdict(only) == "met"
+    assert report(only, **{**told, "refused_repeatable": 4}).verdict(only) == "**not met**"
+    assert report(one_of := DRILLS["Triton dies"], **told).verdict(one_of) == "**not met**"
+
+
+def test_of_a_poison_beside_an_only_stub_a_hundredth_may_fail() -> None:
+    drill = DRILLS["a request is poison to the only stub"]
+    assert [report(drill, failed=failed).verdict(drill) for failed in (1, 2)] == ["met", "**not met**"]
+
+
 def test_the_table_says_how_streams_ended() -> None:
     drill = DRILLS["Triton dies"]
     assert "; of 50 streams none failed |" in table_of_drills(report(drill, streams=50))

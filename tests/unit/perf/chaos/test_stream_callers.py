@@ -157,6 +157,7 @@ ALL, SOME = [text(each) for each in PIECES], [text(each) for each in PIECES[:3]]
         pytest.param(ModelStreamCaller, numbers, (OK,), "", id="each-answered"),
         pytest.param(ModelStreamCaller, lambda sent: numbers(sent)[:2], (OK,), f"{CUT_SHORT} after 2 pieces", id="one-not-answered"),
         pytest.param(ModelStreamCaller, lambda sent: [error("died")], (OK,), "died", id="failed"),
+        pytest.param(ModelStreamCaller, lambda sent: [error("busy; try again")], (OK,), f"{REFUSED} busy; try again", id="refused-on-it"),
         pytest.param(DecoupledStreamCaller, lambda _: ALL, (OK,), "", id="whole"),
         pytest.param(DecoupledStreamCaller, lambda _: SOME, (OK,), f"{CUT_SHORT} after 3 pieces", id="cut-short"),
         pytest.param(DecoupledStreamCaller, lambda _: [*SOME, error("died")], (OK,), f"{BROKEN_OFF} died", id="broken-off"),
