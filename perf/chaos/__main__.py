@@ -2,9 +2,9 @@
 
     python -m perf.chaos [NAME ...] [--scale 1.0] [--list]         # or `make chaos`
 
-Ten callers without retries, over both protocols and by `/v1/embeddings`, of whom six send what may be computed twice;
-`perf.chaos.drills` has every drill. Gateways are started as a user starts them and shared by the drills that can.
-Everything stays on this machine's loopback and ends
+Twenty callers without retries ask over both protocols, by `/v1/embeddings`, `/v1/chat/completions`, `generate_stream` and
+ModelStreamInfer; of whom six are answered piece by piece, and ten of the others send what may be computed twice. `perf.chaos.drills` has
+every drill. Gateways are started as a user starts them and shared by the drills that can. Everything stays on loopback and ends
 with the scenario. Disks are filled where this process may mount a small one of its own. Writes perf/results/chaos.json and .md.
 """
 

@@ -15,7 +15,8 @@ from perf.chaos.faults import processes, stores
 from perf.chaos.scene import Act
 
 _NOTHING = "nothing"
-_CALLERS = 10
+_CALLERS, _EACH_WAY = 20, 10
+"""Of every way to ask two; half of them send what may be computed twice and is answered whole, six ask for streams."""
 _E2E = "tests/e2e"
 _QUICK = f"{_E2E}/perf/test_perf.py::test_scenario"
 """Carries out some drills by itself, each in a second."""
@@ -36,9 +37,14 @@ class Drill:
     test: str
     """`PATH::NAME` of the one that holds it for each commit; empty where there is none."""
     lost: float = 0.0
-    """Requests at most that fail though they could be repeated; what is on a connection that breaks is lost to callers without retries."""
+    """Requests at most that fail though they could be repeated, and streams at most that fail before their first piece, or without a
+    word; what is on a connection that breaks is lost to callers without retries."""
     failed: float = math.inf
-    """Requests at most that fail at all."""
+    """Requests at most that fail at all, streams among them."""
+    failed_share: float = math.inf
+    """The same of those that are answered whole, of all of them."""
+    refuses: bool = False
+    """Whether those may be told when to come again who come meanwhile: where another gateway may have what is missing here."""
     over_within_s: float = 5.0
     """From the fault to the last failure, at most."""
     slow_until_s: float = math.inf
@@ -84,6 +90,17 @@ DRILLS = {
             "stub of a text model dies", "three servers", processes.kill_a_text_stub,
             "the same of a replica that `/v1/embeddings` asks", "nothing", f"{_E2E}/fleet/test_faults.py::"
             "test_embeddings_are_computed_by_another_replica_where_a_stub_or_a_triton_dies_under_them",
+        ),
+        Drill(
+            "generative stub dies", "three servers", processes.kill_a_generative_stub,
+            "the same of a replica that chats, `generate_stream` and ModelStreamInfer ask",
+            "streams there end with an error after the pieces that came; no other request", "",
+        ),
+        Drill(
+            "generative stub freezes", "three servers", processes.freeze_a_generative_stub,
+            "SIGSTOP of the Python process of one of three replicas for 12 s",
+            "requests there wait until the replica is given up on, and streams end with an error; no other request", "",
+            over_within_s=DEADLINE_S + 2.5,
         ),
         Drill(
             "stub freezes", "three servers", processes.freeze_a_stub, "SIGSTOP of the Python process of one of three replicas for 12 s",
@@ -157,17 +174,22 @@ DRILLS = {
         Drill(
             "worker dies", "two workers", processes.kill_a_worker, "kill -9 of one of two",
             "connections to it break, with what was on them; new ones are accepted", f"{_E2E}/app/test_workers.py::"
-            "test_a_worker_that_is_killed_costs_only_what_it_had_under_way", lost=_CALLERS, over_within_s=2.0,
+            "test_a_worker_that_is_killed_costs_only_what_it_had_under_way", lost=_EACH_WAY, over_within_s=2.0,
         ),
         Drill(
             "worker freezes", "two workers", processes.freeze_a_worker, "SIGSTOP of one of two for 5 s",
             "requests there wait for it; new connections go to the other after 2 s", "",
-            deadline_s=3.0, lost=2 * _CALLERS, over_within_s=6.0,
+            deadline_s=3.0, lost=2 * _EACH_WAY, over_within_s=6.0,
         ),
         Drill(
             "gateway dies", "two gateways", processes.kill_a_gateway, "kill -9 of one of two, and a start a second later",
             "connections to it break, with what was on them; callers go to the other", f"{_E2E}/app/test_life.py::"
-            "test_kill_9_leaves_no_orphan_and_what_it_left_is_replaced", lost=_CALLERS, over_within_s=2.0,
+            "test_kill_9_leaves_no_orphan_and_what_it_left_is_replaced", lost=_EACH_WAY, over_within_s=2.0,
+        ),
+        Drill(
+            "gateway is told to stop", "two gateways", processes.tell_a_gateway_to_stop,
+            "SIGTERM of one of two behind a balancer that asks whether it is ready, and a start once it has ended",
+            "nothing: what is there is answered, streams to their end, and the other gets the rest", _QUICK, failed=0,
         ),
         Drill(
             "gateway freezes", "two gateways", processes.freeze_a_gateway, "SIGSTOP of one of two for 5 s",
@@ -176,25 +198,25 @@ DRILLS = {
         Drill(
             "leader dies", "two gateways", processes.kill_the_leader, "kill -9 of the gateway that loads, and a start a second later",
             "as with any gateway; who asks for a cold model waits for the other one, about 8 s", f"{_E2E}/fleet/test_two_gateways.py::"
-            "test_when_the_leader_is_killed_the_other_takes_over", lost=_CALLERS, over_within_s=2.0,
+            "test_when_the_leader_is_killed_the_other_takes_over", lost=_EACH_WAY, over_within_s=2.0,
         ),
         Drill(
             "leader freezes", "two gateways", processes.freeze_the_leader,
             "SIGSTOP of the gateway that loads for 10 s, longer than its lease",
             "requests there wait for it or for their deadline; the other one loads", f"{_E2E}/fleet/test_leaders.py::"
-            "test_one_that_is_held_still_past_its_lease_does_no_harm", lost=_CALLERS, over_within_s=DEADLINE_S + 2.5,
+            "test_one_that_is_held_still_past_its_lease_does_no_harm", lost=_EACH_WAY, over_within_s=DEADLINE_S + 2.5,
         ),
         Drill(
             "a region dies", "two regions", processes.kill_a_region,
             "kill -9 of a region's gateway while another region's only Triton is frozen for 2.5 s more, and a start then",
             "what may not be computed twice fails if it was there; the rest waits for a Triton",
-            _QUICK, callers=5,
+            _QUICK, callers=_EACH_WAY,
         ),
         Drill(
             "a region freezes", "two regions", processes.freeze_a_region,
             "SIGSTOP of a region's gateway for 5 s, while another region's only Triton is frozen for the first half",
             "requests there are given up on after two seconds: what may not be computed twice fails, the rest waits for a Triton",
-            f"{_E2E}/regions/test_regions.py::test_requests_at_a_region_that_freezes_are_given_up_on", callers=5,
+            f"{_E2E}/regions/test_regions.py::test_requests_at_a_region_that_freezes_are_given_up_on", callers=_EACH_WAY,
         ),
         Drill(
             "Redis dies", "two gateways", stores.kill_redis, "kill -9 of the one with the state, and a start 6 s later",
@@ -247,6 +269,50 @@ DRILLS = {
             f"{_OVERLOAD}; callers leave after 0.9 s, their deadlines are 27 s", "the same",
             f"{_E2E}/admission/test_overload.py::test_callers_that_leave_without_having_said_when_are_answered_while_they_are_there",
             callers=0, is_overload=True,
+        ),
+        Drill(
+            "the only Triton dies", "one server", processes.kill_a_triton, "kill -9 of a Triton that has no other one beside it",
+            "what may not be computed twice fails if it was there, and streams end with an error; the rest of what was there waits for "
+            "the next Triton; who comes meanwhile is told when to come again", f"{_E2E}/app/test_life.py::"
+            "test_triton_that_dies_comes_back_with_its_models", refuses=True, over_within_s=10.0,
+        ),
+        Drill(
+            "the only Triton freezes", "one server", processes.freeze_a_triton, "SIGSTOP of it for 5 s",
+            "requests wait for it", "", failed=0,
+        ),
+        Drill(
+            "the only stub dies", "one server", processes.kill_a_stub, "kill -9 of the Python process of a model that has no other one",
+            "requests wait until the model is loaded anew", f"{_E2E}/triton/test_dead_stub.py::"
+            "test_one_server_has_it_back_in_seconds_whatever_the_deadlines",
+        ),
+        Drill(
+            "the only stub freezes", "one server", processes.freeze_a_stub_until_it_is_ended, "SIGSTOP of it, until the gateway ends it",
+            "requests there end at their deadlines, 3 s, three times; then it is ended, and the rest waits until the model is loaded anew, "
+            "or is told when to come again",
+            f"{_E2E}/triton/test_dead_stub.py::test_one_server_has_it_back_in_seconds_whatever_the_deadlines",
+            deadline_s=3.0, lost=3 * _EACH_WAY, refuses=True, over_within_s=15.0,
+        ),
+        Drill(
+            "the only generative stub dies", "one server", processes.kill_a_generative_stub,
+            "kill -9 of the Python process of one that generates text",
+            "streams that had begun end with an error, and what else was there is told when to come again; the rest waits until the "
+            "model is loaded anew", _QUICK, refuses=True,
+        ),
+        Drill(
+            "a request is poison to the only stub", "one server", processes.send_poison,
+            "a client sends one eight times that ends the process computing it",
+            "who sends it is refused after two processes; others wait until the model is loaded anew", f"{_E2E}/triton/test_dead_stub.py::"
+            "test_one_server_has_it_back_in_seconds_whatever_the_deadlines", failed_share=0.01, over_within_s=10.0,
+        ),
+        Drill(
+            "an only Triton fails a load", "one server", processes.have_one_loaded_that_is_corrupt,
+            "an administrator has a model loaded whose file is cut off",
+            "who asks for the load is told what is wrong with the file; nobody else anything", "", failed=0,
+        ),
+        Drill(
+            "an only Triton hangs in a load", "one server", processes.have_one_loaded_that_hangs,
+            "an administrator has a model loaded whose `initialize` never ends",
+            "who asks for the load is told so after `TIDEGATE_LOAD_TIMEOUT_S`; nobody else anything", "", failed=0,
         ),
     )
 }  # fmt: skip

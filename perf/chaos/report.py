@@ -41,6 +41,8 @@ class Report(report.Report):
         for drill in self._drills():
             run = self.median(Case(drill.name))
             found |= {f"{drill.key}_{name}": getattr(run, name) for name in Run.__dataclass_fields__}
+            found[f"{drill.key}_failed_share"] = run.failed / run.asked if run.asked else math.nan
+            found[f"{drill.key}_lost_repeatable"] = run.failed_repeatable - run.refused_repeatable
         failed: dict[str, float] = (
             {"repeatable_failed": sum(found[f"{drill.key}_failed_repeatable"] for drill in self._drills())} if found else {}
         )
@@ -67,6 +69,18 @@ class Report(report.Report):
         )
         rows = [self._row(drill) for drill in self._drills() if not drill.is_overload]
         overloads = [self._overload_row(drill) for drill in self._drills() if drill.is_overload]
+        streams = [self._streams_row(drill) for drill in self._drills() if not math.isnan(self.median(Case(drill.name)).streams)]
+        streams_head = (
+            "drill",
+            "streams",
+            "refused",
+            "failed before a piece",
+            "broken off with an error",
+            "ended without a word",
+            "as if whole",
+            "last failure after s",
+            "longest s",
+        )
         load_head = (
             "drill",
             "requests",
@@ -77,8 +91,8 @@ class Report(report.Report):
             "memory MiB",
             "normal after s",
         )
-        blocks = [table(head, rows) if rows else "", table(load_head, overloads) if overloads else "", self._not_carried_out()]
-        return "\n\n".join(filter(None, blocks))
+        tables = (table(each_head, each) for each_head, each in ((head, rows), (streams_head, streams), (load_head, overloads)) if each)
+        return "\n\n".join(filter(None, [*tables, self._not_carried_out()]))
 
     def details(self) -> str:
         said = self.result.more.get("said", {})
@@ -100,10 +114,7 @@ class Report(report.Report):
             return ""
         if drill.is_overload:
             return f"{run.goodput:.0%} of the peak in time, normal after {run.normal_after_s:.1f} s"
-        if not run.failed:
-            return f"none of {run.asked:,.0f} failed, the longest took {figure(run.longest_s)} s"
-        repeatable = f"{run.failed_repeatable:.0f} of them repeatable, " if run.failed_repeatable else ""
-        return f"{run.failed:.0f} of {run.asked:,.0f} failed, {repeatable}the last after {figure(run.last_failure_s)} s"
+        return f"{_whole_answers(run)}; {_streams(run)}" if run.streams > 0 else _whole_answers(run)
 
     def _drills(self) -> list[Drill]:
         return [DRILLS[case.drill] for case in self.runs if case.drill in DRILLS]
@@ -120,6 +131,12 @@ class Report(report.Report):
             self.verdict(drill),
         )
 
+    def _streams_row(self, drill: Drill) -> tuple[str, ...]:
+        run = self.median(Case(drill.name))
+        ended = (run.streams_refused, run.streams_failed, run.streams_broken_off, run.streams_lost, run.streams_cut_short)
+        measured = map(figure, (run.streams_last_failure_s, run.streams_longest_s))
+        return drill.name, f"{run.streams:,.0f}", *(f"{each:.0f}" for each in ended), *measured
+
     def _overload_row(self, drill: Drill) -> tuple[str, ...]:
         run = self.median(Case(drill.name))
         measured = (run.goodput, run.http_part, run.refused_p90_ms, run.grown_mib, run.normal_after_s)
@@ -127,6 +144,25 @@ class Report(report.Report):
 
     def _not_carried_out(self) -> str:
         return "\n".join(f"* **{name}** was not carried out: {why}" for name, why in self.result.more.get("not_carried_out", {}).items())
+
+
+def _whole_answers(run: Run) -> str:
+    if not run.failed:
+        return f"none of {run.asked:,.0f} failed, the longest took {figure(run.longest_s)} s"
+    parts = ((run.failed_repeatable, "repeatable"), (run.refused_repeatable, "refused for now"))
+    of_them = "".join(f"{count:.0f} of them {what}, " for count, what in parts if count)
+    return f"{run.failed:.0f} of {run.asked:,.0f} failed, {of_them}the last after {figure(run.last_failure_s)} s"
+
+
+def _streams(run: Run) -> str:
+    ended = (
+        (run.streams_refused, "refused for now"),
+        (run.streams_failed, "failed"),
+        (run.streams_broken_off, "broken off with an error"),
+        (run.streams_lost, "ended without a word"),
+        (run.streams_cut_short, "ended as if they were whole"),
+    )
+    return f"of {run.streams:,.0f} streams {', '.join(f'{count:.0f} {how}' for count, how in ended if count > 0) or 'none failed'}"
 
 
 def table_of_drills(found: Report | None, *, to_root: str = "") -> str:
@@ -168,11 +204,22 @@ def _targets(drill: Drill) -> Iterator[Target]:
         yield at_most("grown_mib", "memory it has grown by, MiB", _GROWN_MIB)
         yield at_most("normal_after_s", "normal again after, s", _NORMAL_S)
         return
-    yield at_most("failed_repeatable", "failed though repeatable", drill.lost)
+    if drill.refuses:
+        yield at_most("lost_repeatable", "failed though repeatable, and not told when to come again", drill.lost)
+    else:
+        yield at_most("failed_repeatable", "failed though repeatable", drill.lost)
+        yield at_most("streams_refused", "streams refused", drill.lost)
+    yield at_most("streams_failed", "streams that fail before their first piece", drill.lost)
+    yield at_most("streams_lost", "streams that end without a word", drill.lost)
+    yield at_most("streams_cut_short", "streams that end as if they were whole", 0.0)
     if not math.isinf(drill.failed):
         yield at_most("failed", "failed", drill.failed)
+        yield at_most("streams_broken_off", "streams broken off", drill.failed)
     else:
         yield at_most("last_failure_s", "last failure after, s", drill.over_within_s)
+        yield at_most("streams_last_failure_s", "last failure of a stream after, s", drill.over_within_s)
+    if not math.isinf(drill.failed_share):
+        yield at_most("failed_share", "failed, of all", drill.failed_share)
     if not math.isinf(drill.slow_until_s):
         yield at_most("slow_until_s", "last request that takes a second is sent after, s", drill.slow_until_s)
     if not math.isinf(drill.longest_repeatable_s):

@@ -6,24 +6,49 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from perf.chaos.answers import ONCE, REPEATABLE, Answer, counted, have_all_answered, last_failure_s, said
-from perf.chaos.callers import CALLERS, DEADLINE_S, Asked, Caller, Either, EmbeddingsCaller, Timeline, keep_asking
-from perf.chaos.models import ONCE_MODEL, REPEATABLE_MODEL, TEXT_MODEL
+from perf.chaos.answers import (
+    CHAT_STREAM,
+    GENERATE_STREAM,
+    HARMLESS,
+    MODEL_STREAM,
+    ONCE,
+    REPEATABLE,
+    STREAMS,
+    Answer,
+    counted,
+    have_all_answered,
+    last_failure_s,
+    said,
+    streamed,
+)
+from perf.chaos.callers import CALLERS, DEADLINE_S, Asked, Caller, Either, EmbeddingsCaller, GrpcCaller, HttpCaller, Timeline, keep_asking
+from perf.chaos.models import ONCE_MODEL, REPEATABLE_MODEL, TEXT_MODEL, WRITER
 from perf.chaos.run import Run
 from perf.chaos.sites.sites import QUIET, Site
+from perf.chaos.stream_callers import ChatCaller, ChatStreamCaller, DecoupledStreamCaller, GenerateStreamCaller, ModelStreamCaller
 
-_EMBEDDINGS = "embeddings"
+_CALLERS: Mapping[str, type[HttpCaller | GrpcCaller]] = {
+    "http": HttpCaller,
+    "grpc": GrpcCaller,
+    "embeddings": EmbeddingsCaller,
+    "chat": ChatCaller,
+    "model on a stream": ModelStreamCaller,
+    CHAT_STREAM: ChatStreamCaller,
+    GENERATE_STREAM: GenerateStreamCaller,
+    MODEL_STREAM: DecoupledStreamCaller,
+}
 _WAYS = [
     *((protocol, kind, model) for protocol in CALLERS for kind, model in ((REPEATABLE, REPEATABLE_MODEL), (ONCE, ONCE_MODEL))),
-    (_EMBEDDINGS, REPEATABLE, TEXT_MODEL),
+    *(("embeddings", REPEATABLE, TEXT_MODEL), ("chat", REPEATABLE, WRITER), ("model on a stream", REPEATABLE, REPEATABLE_MODEL)),
+    *((stream, stream, WRITER) for stream in STREAMS),
 ]
-"""Protocol, kind and model of the harmless callers."""
+"""How the harmless callers ask, their kind and their model."""
 _BEFORE_S = 1.0
-_ANSWERS_BEFORE = 20
+_ANSWERS_BEFORE = 10
 """Of each kind, before anything is done."""
 _START_S = 60.0
 _REST_S = 2.0
@@ -51,6 +76,8 @@ class Scene:
     fault_s: float = math.inf
     tasks: asyncio.TaskGroup | None = None
     started: list[asyncio.Task[Any]] = field(default_factory=list)
+    not_ready: set[int] = field(default_factory=set)
+    """Gateways that a balancer knows not to be ready."""
 
     async def hold(self, seconds: float) -> None:
         await asyncio.sleep(seconds * self.scale)
@@ -67,11 +94,10 @@ class Scene:
         finally:
             await caller.close()
 
-    def caller(self, protocol: str, gateway: int = 0, tenant: str = QUIET) -> Caller:
+    def caller(self, way: str, gateway: int = 0, tenant: str = QUIET) -> Caller:
         key = self.site.keys.get(tenant, "")
-        if protocol == _EMBEDDINGS:
-            return EmbeddingsCaller(self.site.gateways[gateway].address("http"), key)
-        return CALLERS[protocol](self.site.gateways[gateway].address(protocol), key)
+        caller = _CALLERS[way]
+        return caller(self.site.gateways[gateway].address("grpc" if issubclass(caller, GrpcCaller) else "http"), key)
 
     def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Begin something that goes on meanwhile; it is cancelled when the drill is over."""
@@ -103,16 +129,18 @@ async def carry_out(act: Act, site: Site, *, callers: int, deadline_s: float, sc
     if failure is not None:
         raise failure
     answers = scene.timeline.answers
-    return Run(**(counted(answers, scene.fault_s)._asdict() | scene.figures)), said(answers, scene.fault_s)
+    found = counted(answers, scene.fault_s)._asdict() | (streamed(answers, scene.fault_s)._asdict() if callers else {})
+    return Run(**(found | scene.figures)), said(answers, scene.fault_s)
 
 
 def harmless_callers(scene: Scene, count: int) -> Iterator[tuple[Caller, list[Asked]]]:
     """In all ways, spread over the gateways."""
     gateways = range(len(scene.site.gateways))
     ways = itertools.cycle(itertools.product(_WAYS, gateways))
-    for (protocol, kind, model), gateway in itertools.islice(ways, count):
+    for (way, kind, model), gateway in itertools.islice(ways, count):
         order = (gateway, *(other for other in gateways if other != gateway))
-        yield Either([scene.caller(protocol, each) for each in order]), [Asked(kind, model, deadline_s=scene.deadline_s)]
+        balanced = Either([scene.caller(way, each) for each in order], lambda at, order=order: order[at] in scene.not_ready)
+        yield balanced, [Asked(kind, model, deadline_s=scene.deadline_s)]
 
 
 async def _until_answered(scene: Scene, callers: int) -> None:
@@ -122,7 +150,7 @@ async def _until_answered(scene: Scene, callers: int) -> None:
     answers = scene.timeline.answers
     try:
         async with asyncio.timeout(_START_S):
-            while not have_all_answered(answers, (REPEATABLE, ONCE), _ANSWERS_BEFORE):
+            while not have_all_answered(answers, HARMLESS, _ANSWERS_BEFORE):
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise NotCarriedOut(f"callers were not answered before anything was done: {said(answers, 0.0)}") from None
@@ -132,16 +160,15 @@ async def _until_answered(scene: Scene, callers: int) -> None:
 
 
 async def _whole_again(scene: Scene) -> float:
-    """Seconds from the fault until every process and replica is there, asking on until nothing fails for a while; NaN if it never is."""
+    """Seconds from the fault until every process and replica is there, asking on until nothing fails for a while and all who asked
+    before are answered; NaN if it never is."""
     whole_s = math.nan
     until_s = time.monotonic() + _WHOLE_S
-    while time.monotonic() < until_s:
+    while (now_s := time.monotonic()) < until_s:
         if math.isnan(whole_s) and await asyncio.to_thread(scene.site.is_whole):
             whole_s = time.monotonic() - scene.fault_s
-        if (
-            not math.isnan(whole_s)
-            and time.monotonic() - max(scene.fault_s, last_failure_s(scene.timeline.answers)) > _REST_S * scene.scale
-        ):
+        rests = now_s - max(scene.fault_s, last_failure_s(scene.timeline.answers)) > _REST_S * scene.scale
+        if rests and not math.isnan(whole_s) and not scene.timeline.is_awaited_since(scene.fault_s + whole_s):
             break
         await asyncio.sleep(_LOOK_S)
     return whole_s

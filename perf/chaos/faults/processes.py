@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 
+from control_plane.core.errors import ControlPlaneError
 from perf.chaos import models
-from perf.chaos.answers import REPEATABLE
+from perf.chaos.answers import REPEATABLE, Answer
 from perf.chaos.callers import Asked
 from perf.chaos.faults.flood import flood_for
 from perf.chaos.scene import NotCarriedOut, Scene
@@ -23,6 +25,10 @@ _AWAY_S = 5.0
 _GUESTS = 5
 """Of them, before anything is done to that region."""
 _WEDGED_S = 12.0
+_HUNG_S = 30.0
+"""At most, until a gateway ends a process that hangs."""
+_BALANCER_S = 0.5
+_STOP_S = 60.0
 _SENT = 8
 _CROWD = 200
 _COLD_DEADLINE_S = 60.0
@@ -90,8 +96,28 @@ async def kill_a_text_stub(scene: Scene) -> None:
     await _kill(scene, scene.site.hosts[0].stubs(models.TEXT_MODEL))
 
 
+async def kill_a_generative_stub(scene: Scene) -> None:
+    await _kill(scene, scene.site.hosts[0].stubs(models.WRITER))
+
+
+async def freeze_a_generative_stub(scene: Scene) -> None:
+    await _freeze(scene, scene.site.hosts[0].stubs(models.WRITER), _WEDGED_S)
+
+
 async def freeze_a_stub(scene: Scene) -> None:
     await _freeze(scene, scene.site.gateway.stubs(models.REPEATABLE_MODEL), _WEDGED_S)
+
+
+async def freeze_a_stub_until_it_is_ended(scene: Scene) -> None:
+    """By the gateway, for which it hangs: one that goes on by itself is another matter."""
+    gateway = scene.site.gateway
+    if not (pids := gateway.stubs(models.REPEATABLE_MODEL)):
+        raise NotCarriedOut("there is no such process")
+    scene.begin()
+    with _still(pids[0]), suppress(TimeoutError):
+        async with asyncio.timeout(_HUNG_S):
+            while pids[0] in await asyncio.to_thread(gateway.stubs, models.REPEATABLE_MODEL):
+                await asyncio.sleep(0.1)
 
 
 async def kill_a_worker(scene: Scene) -> None:
@@ -126,6 +152,20 @@ async def kill_a_gateway(scene: Scene) -> None:
 
 async def freeze_a_gateway(scene: Scene) -> None:
     await _freeze(scene, [_other_than_leader(scene).pid])
+
+
+async def tell_a_gateway_to_stop(scene: Scene) -> None:
+    """Before a balancer that asks every half second whether it is ready, and then sends it nothing more; and a start once it has ended."""
+    gateway = _other_than_leader(scene)
+    number = list(scene.site.gateways).index(gateway)
+    scene.begin()
+    gateway.tell_to_stop()
+    while await asyncio.to_thread(gateway.is_ready):
+        await asyncio.sleep(_BALANCER_S)
+    scene.not_ready.add(number)
+    await asyncio.to_thread(gateway.wait, _STOP_S)
+    await asyncio.to_thread(gateway.start)
+    scene.not_ready.discard(number)
 
 
 async def kill_a_region(scene: Scene) -> None:
@@ -183,6 +223,27 @@ async def load_a_corrupt_one(scene: Scene) -> None:
     scene.begin()
     for _ in range(3):
         await scene.ask(Asked("who asks for it", models.CORRUPT))
+
+
+async def have_one_loaded_that_is_corrupt(scene: Scene) -> None:
+    """By an administrator, where requests load nothing."""
+    scene.begin()
+    for _ in range(3):
+        await _load(scene, models.CORRUPT)
+
+
+async def have_one_loaded_that_hangs(scene: Scene) -> None:
+    scene.begin()
+    await _load(scene, models.HANGS)
+
+
+async def _load(scene: Scene, model: str) -> None:
+    began_s, wrong = time.monotonic(), ""
+    try:
+        await asyncio.to_thread(scene.site.gateway.load, model)
+    except ControlPlaneError as exc:
+        wrong = str(exc)
+    scene.timeline.answers.append(Answer("who loads it", began_s, time.monotonic(), wrong))
 
 
 async def send_poison(scene: Scene) -> None:

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from control_plane.admin.client import AdminClient
+from control_plane.core.errors import ControlPlaneError
 from control_plane.workers.adapters.process import WORKER_MODULE
 from perf.servers import processes
 from perf.servers.processes import Started, free_port, tree
@@ -46,6 +47,10 @@ class Gateway:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def load(self, model: str) -> None:
+        """Blocks until it is ready. Raises ControlPlaneError: it cannot be."""
+        self._client(_START_S).load(model)
+
     def load_everywhere(self, model: str) -> None:
         """Blocks until it is ready on every server."""
         self._client(_START_S).load(model, everywhere=True)
@@ -78,6 +83,31 @@ class Gateway:
             if not self.is_running or time.monotonic() > deadline_s:
                 raise RuntimeError(f"tidegate did not start:\n{self.said()[-3000:]}")
             time.sleep(0.05)
+
+    def tell_to_stop(self) -> None:
+        """As whoever supervises it does."""
+        assert self._process is not None, "it was never started"
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, within_s: float) -> None:
+        """For its end. Raises subprocess.TimeoutExpired."""
+        assert self._process is not None, "it was never started"
+        self._process.wait(timeout=within_s)
+
+    def is_ready(self) -> bool:
+        """As it tells a balancer."""
+        try:
+            with urllib.request.urlopen(f"http://{self.address('http')}/v2/health/ready", timeout=_LOOK_S):
+                return True
+        except OSError:
+            return False
+
+    def has_ready(self, models: Sequence[str]) -> bool:
+        """Whether it shows all of these models as ready."""
+        try:
+            return all(self._client(_LOOK_S).get(model)["state"] == "READY" for model in models)
+        except ControlPlaneError:
+            return False
 
     def kill(self) -> None:
         """kill -9, as a crash is."""

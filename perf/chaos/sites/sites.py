@@ -29,13 +29,13 @@ from perf.servers import serving
 
 QUIET, LOUD, ADMINISTRATOR = "quiet", "loud", "administrator"
 _SERVERS = 3
-_ROOM = "121MiB"
-"""On each server, for five models and the small one: two of them and the small one are there to stay."""
-_LITTLE_ROOM = "101MiB"
+_ROOM = "122MiB"
+"""On each server, for five models and two small ones: two of them and the small ones are there to stay."""
+_LITTLE_ROOM = "102MiB"
 LOAD_TIMEOUT_S = 8.0
 _WORKERS = 2
 _DISK_BYTES = 96 << 20
-_EVERYWHERE = (models.REPEATABLE_MODEL, models.ONCE_MODEL, models.TEXT_MODEL)
+_EVERYWHERE = (models.REPEATABLE_MODEL, models.ONCE_MODEL, models.TEXT_MODEL, models.WRITER)
 _ALL_MODELS = (*_EVERYWHERE, *models.COLD, models.HANGS, models.CORRUPT, models.HOG)
 _VARIABLES = {"TIDEGATE_LOAD_TIMEOUT_S": f"{LOAD_TIMEOUT_S:g}"}
 
@@ -58,6 +58,7 @@ class Site:
     """To the nodes, if there are any."""
     regions: Sequence[Gateway] = ()
     """Gateways of other regions, whom no caller asks."""
+    is_fleet: bool = True
 
     @property
     def gateway(self) -> Gateway:
@@ -73,13 +74,18 @@ class Site:
             return False
         if not self.replicas:
             return self._knows_its_regions()
-        stubs = {model: sum(len(host.stubs(model)) for host in self.hosts) for model in _EVERYWHERE}
+        return self._has_its_stubs() and (self._fleet_is_whole() if self.is_fleet else self.gateway.has_ready(_EVERYWHERE))
+
+    def _has_its_stubs(self) -> bool:
+        return all(sum(len(host.stubs(model)) for host in self.hosts) >= self.replicas for model in _EVERYWHERE)
+
+    def _fleet_is_whole(self) -> bool:
         try:
             shown = [each.fleet() for each in self.gateways]
         except ControlPlaneError:
             return False
         has_leader = sum(each["is_leader"] for each in shown) == 1
-        return has_leader and min(stubs.values()) >= self.replicas and all(map(self._has_all, shown))
+        return has_leader and all(map(self._has_all, shown))
 
     def _knows_its_regions(self) -> bool:
         """Whether each region finds the others well."""
@@ -176,7 +182,7 @@ def two_gateways(folder: Path) -> Iterator[Site]:
 
 @contextmanager
 def one_server(folder: Path) -> Iterator[Site]:
-    """One Triton with one model, open to all."""
+    """One Triton, as who tries Tidegate first has it, open to all."""
     with _one(folder) as site:
         yield site
 
@@ -191,9 +197,10 @@ def one_server_with_keys(folder: Path) -> Iterator[Site]:
 
 @contextmanager
 def _one(folder: Path, *flags: str, key: str = "") -> Iterator[Site]:
-    repository = models.write(folder / "models", _EVERYWHERE)
-    with _running(Gateway(folder / "state", "--model-repository", str(repository), *_loads(), *flags, key=key)) as gateway:
-        yield Site([gateway], 0)
+    repository = models.write(folder / "models", (*_EVERYWHERE, models.HANGS, models.CORRUPT))
+    own = ("--model-repository", str(repository), *_loads(), *flags)
+    with _running(Gateway(folder / "state", *own, key=key, variables=_VARIABLES)) as gateway:
+        yield Site([gateway], 1, is_fleet=False)
 
 
 @contextmanager

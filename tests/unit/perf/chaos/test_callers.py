@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -82,6 +84,49 @@ def test_who_loses_one_gateway_goes_to_the_next() -> None:
     first, *others = run(with_server(right, ask))
     assert first.startswith("connection lost")
     assert others == ["", ""]
+
+
+def test_who_has_a_gateway_that_is_known_not_to_be_ready_goes_to_the_next_without_a_failure() -> None:
+    async def ask(address: str) -> list[str]:
+        not_ready: set[int] = set()
+        caller = Either([HttpCaller(address), HttpCaller("127.0.0.1:1")], not_ready.__contains__)
+        timeline = Timeline()
+        await timeline.ask(caller, ASKED)
+        not_ready.add(0)
+        await timeline.ask(caller, ASKED)
+        await caller.close()
+        return [answer.wrong for answer in timeline.answers]
+
+    first, second = run(with_server(right, ask))
+    assert not first
+    assert second.startswith("connection lost"), "it was sent to the other one, where nobody is"
+
+
+def test_a_refusal_with_an_advice_is_one_for_now() -> None:
+    async def ask(address: str) -> str:
+        timeline, caller = Timeline(), HttpCaller(address)
+        await timeline.ask(caller, ASKED)
+        await caller.close()
+        return timeline.answers[0].wrong
+
+    told = b"HTTP/1.1 503 X\r\nRetry-After: 1\r\nContent-Length: 4\r\n\r\nbusy"
+    assert run(with_server(lambda number: told, ask)) == "refused for now: 503 busy"
+
+
+def test_a_request_is_awaited_until_it_is_answered_or_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perf.chaos.callers._PATIENCE_S", 0.2)
+
+    async def ask(address: str) -> list[bool]:
+        timeline, caller, before_s = Timeline(), HttpCaller(address), time.monotonic()
+        asking = asyncio.get_running_loop().create_task(timeline.ask(caller, ASKED))
+        while not timeline.is_awaited_since(math.inf):
+            await asyncio.sleep(0.01)
+        found = [timeline.is_awaited_since(math.inf), timeline.is_awaited_since(before_s)]
+        await asking
+        await caller.close()
+        return [*found, timeline.is_awaited_since(math.inf)]
+
+    assert run(with_server(lambda number: b"", ask)) == [True, False, False]
 
 
 def test_asking_goes_on_until_it_is_cancelled() -> None:

@@ -54,6 +54,40 @@ def test_names_of_figures_are_unique() -> None:
     assert len({drill.key for drill in DRILLS.values()}) == len(DRILLS)
 
 
+@pytest.mark.parametrize("figure", ["streams_failed", "streams_lost", "streams_cut_short", "streams_refused", "streams_last_failure_s"])
+def test_streams_are_held_against_targets(figure: str) -> None:
+    drill = DRILLS["Triton dies"]
+    well = {"streams": 50, "streams_broken_off": 3}
+    assert report(drill, **well).verdict(drill) == "met"
+    assert report(drill, **well, **{figure: 9.0}).verdict(drill) == "**not met**"
+
+
+def test_where_nothing_may_fail_no_stream_is_broken_off() -> None:
+    drill = DRILLS["Redis dies"]
+    assert report(drill, streams=50, streams_broken_off=1).verdict(drill) == "**not met**"
+
+
+def test_who_is_told_when_to_come_again_is_lost_only_where_another_server_should_have_answered() -> None:
+    told = {"failed": 5, "failed_repeatable": 5, "refused_repeatable": 5, "streams": 50, "streams_refused": 5}
+    assert report(only := DRILLS["the only Triton dies"], **told).verdict(only) == "met"
+    assert report(only, **{**told, "refused_repeatable": 4}).verdict(only) == "**not met**"
+    assert report(one_of := DRILLS["Triton dies"], **told).verdict(one_of) == "**not met**"
+
+
+def test_of_a_poison_beside_an_only_stub_a_hundredth_may_fail() -> None:
+    drill = DRILLS["a request is poison to the only stub"]
+    assert [report(drill, failed=failed).verdict(drill) for failed in (1, 2)] == ["met", "**not met**"]
+
+
+def test_the_table_says_how_streams_ended() -> None:
+    drill = DRILLS["Triton dies"]
+    assert "; of 50 streams none failed |" in table_of_drills(report(drill, streams=50))
+    told = "; of 50 streams 2 broken off with an error, 1 ended without a word |"
+    found = report(drill, streams=50, streams_broken_off=2, streams_lost=1, streams_refused=0, streams_failed=0, streams_cut_short=0)
+    assert told in table_of_drills(found)
+    assert "| Triton dies | 50 | 0 | 0 | 2 | 1 | 0 |" in found.summary()
+
+
 def test_the_table_has_every_drill_measured_or_not() -> None:
     triton = DRILLS["Triton dies"]
     table = table_of_drills(report(triton, failed=3, failed_repeatable=1, last_failure_s=0.5))

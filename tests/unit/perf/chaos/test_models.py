@@ -6,6 +6,7 @@ import json
 import struct
 from pathlib import Path
 
+import pytest
 from tritonclient.grpc import service_pb2
 
 from perf.chaos import models
@@ -22,6 +23,28 @@ def test_an_answer_has_the_number() -> None:
     assert models.http_number(b'{"outputs":[{"name":"Y","data":[7.0]}]}') == 7.0
     answer = service_pb2.ModelInferResponse(raw_output_contents=[struct.pack("<f", 7.0)])
     assert models.grpc_number(answer.SerializeToString()) == 7.0
+
+
+def test_a_text_has_its_number_in_every_piece() -> None:
+    whole = models.written(7.0)
+    assert models.written_number(whole) == 7.0
+    assert len(whole.split()) == models.PIECES
+    for text in (whole[:-1], whole + "7.8 ", "", whole.replace("7.3", "8.3")):
+        with pytest.raises(ValueError):
+            models.written_number(text)
+    answer = json.dumps({"choices": [{"message": {"content": whole}}]}).encode()
+    assert models.chat_number(answer) == 7.0
+
+
+def test_a_message_of_a_stream_has_a_piece_or_an_error() -> None:
+    number = service_pb2.ModelInferResponse(raw_output_contents=[struct.pack("<f", 7.25)])
+    piece = service_pb2.ModelInferResponse(raw_output_contents=[struct.pack("<I", 4) + b"7.0 "])
+    last = service_pb2.ModelStreamInferResponse(infer_response=service_pb2.ModelInferResponse())
+    failed = service_pb2.ModelStreamInferResponse(error_message="died").SerializeToString()
+    assert models.streamed_number(service_pb2.ModelStreamInferResponse(infer_response=number).SerializeToString()) == ("7.25 ", "")
+    assert models.streamed_text(service_pb2.ModelStreamInferResponse(infer_response=piece).SerializeToString()) == ("7.0 ", "")
+    assert models.streamed_text(last.SerializeToString()) == ("", "")
+    assert models.streamed_number(failed) == models.streamed_text(failed) == ("", "died")
 
 
 def test_only_one_model_may_not_be_repeated_and_one_has_a_file_that_is_cut(tmp_path: Path) -> None:
