@@ -130,4 +130,5 @@ class _JumpingSelector(selectors.DefaultSelector):
         if timeout is None:
             raise RuntimeError("the test waits for something that nothing will bring about")
         self._loop.now_s += timeout
-        return super().select(0) if len(self.get_map()) > 1 else []  # the one is the loop's own pipe, which says nothing of its own
+        # One is the loop's own pipe, over which come signals alone.
+        return super().select(0) if len(self.get_map()) > 1 or self._loop._signal_handlers else []
