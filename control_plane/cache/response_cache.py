@@ -115,10 +115,10 @@ class ResponseCache:
         return self._scope(model, fingerprint, route, tenant if policy.is_private else "")
 
     def is_repeatable(self, model: str, route: Route | None) -> bool:
-        """Whether computing a request twice does no harm: responses of the model are cached, or were until a load
-        began. Just then, when a replica has died, requests have to be sent again."""
+        """Whether computing a request twice does no harm: the model says so, or its responses are cached, or did or
+        were until a load began. Just then, when a replica has died, requests have to be sent again."""
         fingerprint = self.fingerprints.latest(model)
-        return fingerprint is not None and _caches(fingerprint, _policy_of(route))
+        return fingerprint is not None and (fingerprint.may_be_computed_twice or _caches(fingerprint, _policy_of(route)))
 
     def is_current(self, scope: CacheScope) -> bool:
         """Whether the model was neither loaded anew nor purged since `scope` was made, so a response computed

@@ -34,6 +34,9 @@ class Fingerprint:
     """Whether equal requests can have equal responses: neither the model nor a step of it is decoupled or has
     sequences."""
 
+    may_be_computed_twice: bool = False
+    """Whether the configuration says that computing a request twice does no harm (`tidegate_repeatable`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelContents:
@@ -68,6 +71,8 @@ class LoadedConfig:
     """Whether it is neither decoupled nor stateful (sequences)."""
     is_batched: bool = True
     """Whether the first dimension of its inputs is the batch."""
+    may_be_computed_twice: bool = False
+    """Whether it declares `tidegate_repeatable`."""
 
     def is_of(self, contents: ModelContents) -> bool:
         """Whether `contents` covers this configuration.
@@ -102,7 +107,8 @@ def fingerprint_of(name: str, models: Models, *, server_version: str) -> Fingerp
     for each, model in sorted(certain.items()):
         parts += (each.encode(), model.contents.digest, model.config.content)
     is_repeatable = all(certain[each].config.is_repeatable for each in ensemble_closure(name, models))
-    return Fingerprint(digest_of(parts), is_repeatable and certain[name].config.response_cache, is_repeatable)
+    config = certain[name].config
+    return Fingerprint(digest_of(parts), is_repeatable and config.response_cache, is_repeatable, config.may_be_computed_twice)
 
 
 def dependencies_of(name: str, models: Models) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple
 
 from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.fingerprint import Fingerprint
@@ -103,4 +104,4 @@ class NodeBoard:
 
 
 def _fields(known: Fingerprint | None) -> KnownContents | None:
-    return None if known is None else (known.digest, known.is_cacheable, known.is_repeatable)
+    return None if known is None else astuple(known)

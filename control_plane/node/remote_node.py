@@ -31,6 +31,7 @@ from control_plane.node.domain.messages import (
     Failed,
     Goodbye,
     Index,
+    KnownContents,
     LookIndex,
     Memory,
     Message,
@@ -356,7 +357,7 @@ class RemoteNode:
         connection.state, self._logged = connection.first_state, ""
         _log.info("the node of server %s is connected, at %s", self.name, self.connector.address)
 
-    async def _apply_contents(self, changes: Mapping[str, tuple[bytes, bool, bool] | None], gone: tuple[str, ...]) -> None:
+    async def _apply_contents(self, changes: Mapping[str, KnownContents | None], gone: tuple[str, ...]) -> None:
         self._known = (self._known | changes.keys()) - set(gone)
         if changes:
             await self._board.publish({name: None if known is None else Fingerprint(*known) for name, known in changes.items()})

@@ -59,7 +59,7 @@ class OpenStreams:
         except TimeoutError:
             if not died.expired():
                 raise
-            raise _lost_with(model, server) from None
+            raise lost_with(model, server) from None
 
     def add(self, server: str, model: str, stream: OpenStream) -> Callable[[], None]:
         """Register a response that has begun; what is returned removes it, and is idempotent."""
@@ -77,7 +77,7 @@ class OpenStreams:
             if not awaited.expired():  # this may be told time and again while it is loaded anew
                 awaited.reschedule(asyncio.get_running_loop().time())
         for stream in list(self._streams.get((server, model), {}).values()):
-            stream.fail(_lost_with(model, server))
+            stream.fail(lost_with(model, server))
 
     def go_on(self, server: str, model: str) -> bool:
         """Whether a response of the model there has gone on lately."""
@@ -92,6 +92,7 @@ class OpenStreams:
         return any(stream.heard_s >= since_s for stream in streams.values())
 
 
-def _lost_with(model: str, server: str) -> UpstreamUnavailable:
-    recall = Recall(RecallCause.STUB_DIED, is_suspect=True)
+def lost_with(model: str, server: str, *, is_suspect: bool = True) -> UpstreamUnavailable:
+    """Return the error of what was under way at a model whose process has died; `is_suspect`: maybe in that process."""
+    recall = Recall(RecallCause.STUB_DIED, is_suspect)
     return UpstreamUnavailable(f"the Python process of '{model}' on server '{server}' has died; try again shortly", recall=recall)

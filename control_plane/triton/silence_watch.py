@@ -1,21 +1,22 @@
-"""Watches, in each process that sends requests to an only Triton, whether a model of it hangs. A fleet's
-`fleet/routing/model_router` does the same for each replica.
+"""Watches, in each process that sends requests to an only Triton, whether a model of it hangs, and takes requests back from
+one whose process has died. A fleet's `fleet/routing/model_router` and `fleet/view/health/recalls` do the same for each replica.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
 
 from control_plane.core.endpoints import ONLY
-from control_plane.core.errors import DeadlineExceeded
+from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import GrpcAnswer
 from control_plane.triton.copy_silence import CopySilence
-from control_plane.triton.open_streams import OpenStreams
+from control_plane.triton.open_streams import OpenStreams, lost_with
 
 AnswerT = TypeVar("AnswerT")
 
@@ -25,6 +26,20 @@ TellSuspect = Callable[[str, str, float], None]
 _MAX_MODELS = 1000
 LONG_S = 1.0
 """Requests that have waited for so long are told to the process that may end a model that seems to hang."""
+MOST_SUSPECTS = 8
+"""So many of the oldest requests at a copy of a model may have been in the process that died: Triton takes them in their
+order, a batch at a time. Suspects are sent one by one, so it must not be all that waited there."""
+
+
+@dataclass(slots=True, eq=False)
+class _Awaited:
+    """Request under way."""
+
+    sent_s: float
+    recalled: asyncio.Timeout | None
+    """Ends it, where it may be sent again."""
+    error: UpstreamUnavailable | None = None
+    """Why it is taken back."""
 
 
 class SilenceWatch:
@@ -34,16 +49,20 @@ class SilenceWatch:
         """`now_s` is the event loop's time."""
         self._now_s = now_s
         self.streams = OpenStreams(now_s)
-        self._models: dict[str, tuple[CopySilence, dict[object, float]]] = {}
-        """Model -> its silence, and the requests under way, each with when it was sent, in that order."""
+        self._models: dict[str, tuple[CopySilence, dict[_Awaited, None]]] = {}
+        """Model -> its silence, and the requests under way, in the order in which they were sent."""
 
-    async def watch(self, model: str, sent: Awaitable[AnswerT], suspect: TellSuspect) -> AnswerT:
-        """Await an answer; call `suspect` if its model hangs. Raises what `sent` raises."""
+    async def watch(self, model: str, sent: Awaitable[AnswerT], suspect: TellSuspect, *, may_be_sent_again: bool = False) -> AnswerT:
+        """Await an answer; call `suspect` if its model hangs.
+
+        Raises UpstreamUnavailable: the model's process has died, and the request `may_be_sent_again`; and what `sent` raises.
+        """
         silence, waiting = self._of(model)
-        waiting[key := object()] = sent_s = self._now_s()
+        request = _Awaited(sent_s := self._now_s(), asyncio.timeout(None) if may_be_sent_again else None)
+        waiting[request] = None
         is_overdue = True
         try:
-            answer = await sent
+            answer = await (sent if request.recalled is None else self._until_recalled(request, request.recalled, sent))
             loss = answer.loss if isinstance(answer, GrpcAnswer) else None
             is_overdue = loss is SendFailure.TIMED_OUT
             if loss is None:
@@ -55,16 +74,37 @@ class SilenceWatch:
             is_overdue = False  # a connection that broke says nothing of the model
             raise
         finally:
-            del waiting[key]
+            waiting.pop(request, None)
             if is_overdue:
                 self.gave_up(model, sent_s, suspect)
+
+    async def _until_recalled(self, request: _Awaited, recalled: asyncio.Timeout, sent: Awaitable[AnswerT]) -> AnswerT:
+        try:
+            async with recalled:
+                return await sent
+        except TimeoutError:
+            if request.error is None:
+                raise
+            raise request.error from None
+
+    def died(self, models: Iterable[str]) -> None:
+        """Take back what was under way at models whose processes have died, or were ended. Triton itself (24.10) answers for a
+        dead process one request a second; this may be told time and again while a model is loaded anew."""
+        for model in models:
+            self.streams.died(ONLY, model)
+            _, waiting = self._models.get(model, (None, {}))
+            for number, request in enumerate(list(waiting)):
+                if request.recalled is not None and request.error is None:
+                    request.error = lost_with(model, ONLY, is_suspect=number < MOST_SUSPECTS)
+                    request.recalled.reschedule(asyncio.get_running_loop().time())
+                    del waiting[request]
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:
         """Yield the server, the model and the time it was sent of each model's oldest request, if that has
         waited for long."""
         long_ago_s = self._now_s() - LONG_S
         for model, (_, waiting) in self._models.items():
-            if (oldest_s := next(iter(waiting.values()), inf)) <= long_ago_s:
+            if (oldest_s := _oldest_s(waiting)) <= long_ago_s:
                 yield ONLY, model, oldest_s
 
     def gave_up(self, model: str, sent_s: float, suspect: TellSuspect) -> None:
@@ -72,14 +112,18 @@ class SilenceWatch:
         silence, waiting = self._of(model)
         if self.streams.go_on(ONLY, model):
             silence.goes_on(self._now_s())
-        since_s = silence.gave_up(sent_s, self._now_s(), oldest_s=next(iter(waiting.values()), inf))
+        since_s = silence.gave_up(sent_s, self._now_s(), oldest_s=_oldest_s(waiting))
         if since_s is not None:
             suspect(ONLY, model, since_s)
 
-    def _of(self, model: str) -> tuple[CopySilence, dict[object, float]]:
+    def _of(self, model: str) -> tuple[CopySilence, dict[_Awaited, None]]:
         known = self._models.get(model)
         if known is None:
             if len(self._models) >= _MAX_MODELS:
                 self._models.clear()  # bounded: callers may name any model
             known = self._models[model] = (CopySilence(), {})
         return known
+
+
+def _oldest_s(waiting: Iterable[_Awaited]) -> float:
+    return next((request.sent_s for request in waiting), inf)

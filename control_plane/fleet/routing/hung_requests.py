@@ -18,10 +18,10 @@ from math import inf
 from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.domain.health.overdue import is_behind, is_silent, may_hang
-from control_plane.fleet.view.health.recalls import MOST_SUSPECTS
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.domain.queries_of_death import Digest
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, digest_at_once, digest_of
+from control_plane.triton.silence_watch import MOST_SUSPECTS
 
 _VERDICT_S = 10.0
 """Longest time from when a request was given up for which equal ones wait: a stub that hangs is mostly ended sooner."""

@@ -267,6 +267,8 @@ class V2Grpc:
         """Forward a read-only call to a server with the model, or answer it for the fleet as a whole."""
         if self._fleet is not None and call.head.method == _READY:
             return await self._fleet.ready(call, model, version, timeout_s=self._timeout_s(call))
+        if self._fleet is None and call.head.method in (_READY, _STATISTICS):
+            return await self._forward(call)  # even while it is loaded anew
         if self._fleet is not None and call.head.method == _STATISTICS:
             return await self._fleet.statistics(call, model, version, timeout_s=self._timeout_s(call))
         known = None if self._fleet is None else self._fleet.description(model, version, is_config=call.head.method == _CONFIG)

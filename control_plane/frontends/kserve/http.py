@@ -253,7 +253,7 @@ class V2Http:
         if answer is not None:
             return answer
         timeout_s, model = self._read_timeout_s, route.model_name
-        if not model:
+        if not model or (self._fleet is None and route.action is not Action.READ):  # whether it is ready is said at once
             return await self._servers.ask(lambda server: server.http.send(request, timeout_s=timeout_s))
         server = await self._inference.dispatch.reading(model, timeout_s=timeout_s)
         return await server.http.send(request, timeout_s=timeout_s)

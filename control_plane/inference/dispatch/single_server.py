@@ -8,7 +8,7 @@ another gateway for them. Requests for a model that is being reloaded after one 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -110,7 +110,7 @@ class SingleServerDispatch:
         """Models that have a copy of a request under way."""
         self._servers = servers
         self._under_repair = servers.under_repair
-        self._under_repair.follow(self._end_streams)
+        self._under_repair.follow(self.silence.died)
         self._now_s = now_s
 
     def send(
@@ -133,10 +133,6 @@ class SingleServerDispatch:
             return self.streams.begin(ONLY, call.model_name, request.stream(server, timeout_s=timeout_s))
 
         return await self._sent(begin, request, call, timeout_s, running, partial(self._hold, request, call))
-
-    def _end_streams(self, under_repair: Iterable[str]) -> None:
-        for model in under_repair:
-            self.streams.died(ONLY, model)
 
     def _hold(
         self, request: Hashable, call: InferCall, sent: _Sent, suspect: Suspect | None, answer: HttpAnswer | ModelStream
@@ -162,7 +158,8 @@ class SingleServerDispatch:
         self.retries.asked(1.0 if running is None else running.expected_units, now_s)
         resent: set[Fault] = set()
         if self._servers.suspect is not None:
-            send = self._watched(send, call, self._servers.suspect)
+            # A stream is ended by `open_streams`, begun or not.
+            send = self._watched(send, call, self._servers.suspect, may_be_sent_again=hold is None and is_repeatable(call, running))
         while True:
             if running is not None:
                 running.sent_s = None  # nobody is charged for waiting
@@ -227,6 +224,8 @@ class SingleServerDispatch:
             self._reserved_idle.discard(model)
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
+        if model in self._under_repair.ready_s:
+            await self._under_repair.wait(model, timeout_s=timeout_s)
         return self._servers.pick()
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:
@@ -250,9 +249,14 @@ class SingleServerDispatch:
             running.server, running.sent_s = ONLY, at_s
         return _Sent(upstream, self._under_repair.copy_of(call.model_name), at_s)
 
-    def _watched(self, send: Send[AnswerT], call: InferCall, suspect: TellSuspect) -> Send[AnswerT]:
-        """Return `send`, watched for a model that hangs where somebody can end it."""
-        return lambda server, /, *, timeout_s: self.silence.watch(call.model_name, send(server, timeout_s=timeout_s), suspect)
+    def _watched(self, send: Send[AnswerT], call: InferCall, suspect: TellSuspect, *, may_be_sent_again: bool) -> Send[AnswerT]:
+        """Return `send`, watched for a model that hangs where somebody can end it, and taken back when its process dies."""
+
+        def watched(server: Upstream, /, *, timeout_s: float) -> Awaitable[AnswerT]:
+            sent = send(server, timeout_s=timeout_s)
+            return self.silence.watch(call.model_name, sent, suspect, may_be_sent_again=may_be_sent_again)
+
+        return watched
 
     def _may_resend(self, fault: Fault, call: InferCall, running: RunningOnOne | None) -> bool:
         """Whether the request may be sent to the next Triton, or once its model has been loaded anew. What else this

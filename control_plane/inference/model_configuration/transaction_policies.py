@@ -19,9 +19,6 @@ _KEPT_S = 2.0
 
 _MAX_KEPT = 10_000
 
-_TIMEOUT_S = 30.0
-"""Limit for reaching the only server; generous, since a server that is down refuses at once."""
-
 
 class TransactionPolicies:
     """Short-lived cache of each model's transaction policy, read from Triton's model configuration."""
@@ -34,7 +31,8 @@ class TransactionPolicies:
     async def is_decoupled(self, model_name: str) -> bool | None:
         """Whether the model is decoupled; None if no server that has it loaded can say.
 
-        The question does not count as a use of the model, and in a fleet it loads nothing.
+        The question does not count as a use of the model; in a fleet it loads nothing, and an only server's model that is
+        loaded anew is not waited for.
         """
         known = self._known.get(model_name)
         if known is not None and self._now_s() < known[1]:
@@ -60,7 +58,7 @@ class TransactionPolicies:
                 yield server.ask(partial(_is_decoupled, model_name=model_name))
 
     async def _ask_only_server(self, model_name: str) -> bool:
-        return await _is_decoupled(await self._dispatch.reading(model_name, timeout_s=_TIMEOUT_S), model_name=model_name)
+        return await _is_decoupled(await self._dispatch.reading(model_name, timeout_s=0.0), model_name=model_name)
 
 
 async def _is_decoupled(server: Upstream, *, model_name: str) -> bool:

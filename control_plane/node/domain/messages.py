@@ -31,7 +31,7 @@ MAX_BYTES = 2**24
 MODELS_AT_ONCE = 200
 """Models in one message; both sides read other messages between two."""
 
-KnownContents = tuple[Base64Bytes, bool, bool]
+KnownContents = tuple[Base64Bytes, bool, bool, bool]
 """The fields of a `Fingerprint`."""
 Number = Annotated[int, Field(ge=0, le=2**53)]
 """A number as the other side chose it. JSON has none beyond that which all programs read as the same."""

@@ -24,7 +24,7 @@ from control_plane.core.model import ModelOverride, ModelState, ModelVersion
 from control_plane.protocols.kserve.messages import service_pb2, service_pb2_grpc
 from control_plane.triton.adapters.connecting import short_path
 from control_plane.triton.adapters.credentials import make_channel_credentials
-from control_plane.triton.adapters.model_config import steps_of, string_parameters
+from control_plane.triton.adapters.model_config import is_true, steps_of, string_parameters
 from control_plane.triton.compute_time import ComputeTime
 from control_plane.triton.triton_log import without_frames
 
@@ -132,6 +132,7 @@ class ControlClient:
             response_cache=bool(config.response_cache.enable),
             is_repeatable=not (config.model_transaction_policy.decoupled or config.HasField("sequence_batching")),
             is_batched=config.max_batch_size > 0,
+            may_be_computed_twice=is_true(config, "tidegate_repeatable"),
         )
 
     async def server_version(self) -> str:

@@ -78,6 +78,11 @@ def string_parameters(config: model_config_pb2.ModelConfig) -> list[str]:
     return sorted({parameter.string_value for parameter in config.parameters.values()} - {""})
 
 
+def is_true(config: model_config_pb2.ModelConfig, parameter: str) -> bool:
+    """Whether a configuration has a parameter that says true; a wrong value is told of where the file is read."""
+    return parameter in config.parameters and config.parameters[parameter].string_value.lower() == "true"
+
+
 def with_parameters(model_dir: Path, config_name: str, parameters: Mapping[str, str]) -> str:
     """Return the text of a model's configuration in which `parameters` override its own. Raises
     ModelLoadFailed.

@@ -146,7 +146,7 @@ class FingerprintsChanged:
     uncertain."""
 
     number: int
-    changes: dict[str, tuple[Base64Bytes, bool, bool] | None]
+    changes: dict[str, tuple[Base64Bytes, bool, bool, bool] | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import astuple
 from math import inf
 
 from control_plane.core.fingerprint import Fingerprint
@@ -72,6 +73,4 @@ class WorkersFingerprintBoard:
 
 
 def _message_of(number: int, changes: Mapping[str, Fingerprint | None]) -> FingerprintsChanged:
-    return FingerprintsChanged(
-        number, {name: (each.digest, each.is_cacheable, each.is_repeatable) if each else None for name, each in changes.items()}
-    )
+    return FingerprintsChanged(number, {name: astuple(each) if each else None for name, each in changes.items()})

@@ -99,6 +99,10 @@ class TestScope:
         assert [bench.cache.is_repeatable("m", each) for each in (None, off, on)] == [False, False, True]
         bench.fingerprints.change({"m": Fingerprint(b"d" * 32, is_cacheable=True, is_repeatable=False)})
         assert [bench.cache.is_repeatable("m", each) for each in (None, off, on)] == [False, False, False]
+        declared = Fingerprint(b"d" * 32, is_cacheable=False, may_be_computed_twice=True)
+        bench.fingerprints.change({"m": declared})
+        assert [bench.cache.is_repeatable("m", each) for each in (None, off, on)] == [True, True, True]
+        assert bench.cache.scope("m", None, "t") is None
 
     def test_what_changes_a_key(self) -> None:
         bench = Bench()

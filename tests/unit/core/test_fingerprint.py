@@ -40,6 +40,12 @@ def digest(name: str, *, version: str = "1", **others: LoadedModel | None) -> by
     return found.digest
 
 
+def test_a_model_may_say_that_a_request_may_be_computed_twice_for_itself_but_not_for_those_that_it_is_a_step_of() -> None:
+    declared = model(replace(KEEPS, may_be_computed_twice=True))
+    told = [of(name, a=declared) for name in ("a", "b", "e")]
+    assert [each is not None and each.may_be_computed_twice for each in told] == [True, False, False]
+
+
 def test_the_same_is_the_same_everywhere_and_each_time_another_object() -> None:
     first, second = of("ee"), of("ee")
     assert first is not None

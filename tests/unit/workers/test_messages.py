@@ -122,7 +122,7 @@ MESSAGES: list[Message] = [
     Changed(1),
     Changed(2, "load_failed", "b\u00e4d \u2028 weights", 3),
     FingerprintsChanged(4, {}),
-    FingerprintsChanged(5, {"a": (bytes(range(224, 256)), True, True), "b": None}),
+    FingerprintsChanged(5, {"a": (bytes(range(224, 256)), True, True, False), "b": None}),
     Listening(),
     Alive(),
     Alive((("triton-0", "a", 12.5),), (("triton-1", "a", 0.25),), (("triton-1", "b"),)),

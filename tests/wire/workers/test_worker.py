@@ -142,7 +142,7 @@ async def test_a_drain_is_cut_short_by_a_second_one_and_said_to_be_over_before_t
 
 async def test_it_says_that_it_has_taken_what_is_loaded_whether_it_listens_or_not(tmp_path: Path) -> None:
     async with started(tmp_path) as bench:
-        bench.worker.send(FingerprintsChanged(1, {"a": (b"k" * 32, True, True), "b": None}))
+        bench.worker.send(FingerprintsChanged(1, {"a": (b"k" * 32, True, True, False), "b": None}))
         assert await bench.heard(FingerprintsAcknowledged) == FingerprintsAcknowledged(1)
         bench.worker.send(Listen())
         await bench.heard(Listening)
@@ -159,7 +159,7 @@ async def test_in_a_fleet_it_asks_for_the_model_that_a_request_wants_and_sends_i
         send(UpstreamDown("Triton is having its tea", "s1"))
         send(ModelsChanged({"m": ModelSnapshot(ModelSpec("m"), Tier.WARM, 40, 0.1, 0.01)}))
         send(ReplicasChanged("s0", {}))
-        send(FingerprintsChanged(1, {"m": (b"k" * 32, True, True)}))
+        send(FingerprintsChanged(1, {"m": (b"k" * 32, True, True, False)}))
         send(Listen())
         await bench.heard(Listening)
         assert (await bench.ask(infer_request(INFER, model=b"nonesuch"))).startswith(b"HTTP/1.1 404")

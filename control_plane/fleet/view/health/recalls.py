@@ -19,14 +19,12 @@ from control_plane.fleet.domain.health.overdue import AT_LEAST_S, may_hang, over
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.retries.attempt import Send
 from control_plane.triton.ports import Upstream
+from control_plane.triton.silence_watch import MOST_SUSPECTS
 
 AnswerT = TypeVar("AnswerT")
 
 _ASKS_AGAIN_S = 1.0
 """How long a request that must not be sent again is left alone: the retry budget has a request to spare in a second."""
-MOST_SUSPECTS = 8
-"""So many of the oldest requests at a replica may have been in the process that died: Triton takes them in their
-order, a batch at a time. Suspects are sent one by one, so it must not be all that waited there."""
 
 
 @dataclass(slots=True)

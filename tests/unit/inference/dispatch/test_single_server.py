@@ -185,6 +185,44 @@ class StubRequest(Request):
         return answer
 
 
+class TestRecalls:
+    async def test_of_a_stub_that_died_all_is_sent_to_the_next_at_once_not_as_triton_gives_it_up(self) -> None:
+        bench, loop = Bench(), asyncio.get_running_loop()
+        bench.servers.suspect = lambda *_: None
+        requests = [Request([OK], takes_s=30.0, text=f"{number}") for number in range(20)]
+
+        def revived() -> None:
+            for request in requests:
+                request.takes_s = 0.1
+            bench.servers.under_repair.show({})
+
+        loop.call_later(0.5, bench.servers.under_repair.show, {"a": loop.time() + 2.0})
+        loop.call_later(0.7, bench.servers.under_repair.show, {"a": loop.time() + 2.0})  # told twice, taken back once
+        loop.call_later(2.0, revived)
+        async with asyncio.TaskGroup() as tasks:
+            left = tasks.create_task(bench.send(Request([OK], takes_s=10.0), is_repeatable=False))
+            assert await asyncio.gather(*map(bench.send, requests)) == [OK] * 20
+            # The oldest eight are suspect, seven of them may be sent again: one after the other, and the rest beside them.
+            assert loop.time() == pytest.approx(2.0 + 7 * 0.1, abs=0.05)
+            assert [len(request.sent) for request in requests] == [2] * 20
+        assert left.result() == OK, "it must not be computed twice, and may be answered yet"
+
+    async def test_what_takes_long_at_another_model_is_left_alone(self) -> None:
+        bench, loop = Bench(), asyncio.get_running_loop()
+        bench.servers.suspect = lambda *_: None
+        loop.call_later(0.5, bench.servers.under_repair.show, {"b": loop.time() + 2.0})
+        request = Request([OK], takes_s=3.0)
+        assert await bench.send(request) == OK
+        assert len(request.sent) == 1
+
+    async def test_a_callers_end_is_no_recall(self) -> None:
+        bench = Bench()
+        bench.servers.suspect = lambda *_: None
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await bench.send(Request([OK], takes_s=3.0))
+
+
 class TestQueriesOfDeathOfAStub:
     async def test_those_beside_one_are_answered_and_not_charged_for_waiting(self) -> None:
         stub = Stub(Bench(), revived_in_s=6.0)
@@ -254,6 +292,20 @@ class TestModelsUnderRepair:
         with pytest.raises(Overloaded):
             async with SingleServerDispatch(servers, now_s=asyncio.get_running_loop().time).server_for(call("a"), timeout_s=1.0):
                 pass
+
+    async def test_who_asks_about_it_waits_too(self) -> None:
+        servers, loop = Servers(), asyncio.get_running_loop()
+        servers.up(FakeUpstream())
+        dispatch = SingleServerDispatch(servers, now_s=loop.time)
+        servers.under_repair.show({"a": loop.time() + 0.5})
+        loop.call_later(0.5, servers.under_repair.show, {})
+        with pytest.raises(Overloaded):
+            await dispatch.reading("a", timeout_s=0.1)
+        began_s = loop.time()
+        await dispatch.reading("b", timeout_s=5.0)
+        assert loop.time() == began_s
+        await dispatch.reading("a", timeout_s=5.0)
+        assert loop.time() == began_s + 0.5
 
     async def test_one_that_takes_longer_than_expected_is_waited_for_until_the_deadline(self) -> None:
         servers = Servers()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from control_plane.fleet.view.catalogue import FleetCatalogue
@@ -46,6 +48,16 @@ def test_without_a_server_nobody_knows() -> None:
     bench = Bench()
     bench.servers.down("starting")
     assert bench.asks("many") is None
+
+
+async def test_what_is_loaded_anew_is_not_waited_for_but_asked_about_again() -> None:
+    bench = Bench()
+    bench.servers.under_repair.show({"many": asyncio.get_running_loop().time() + 5.0})
+    began_s = asyncio.get_running_loop().time()
+    assert await bench.kinds.is_decoupled("many") is None
+    assert asyncio.get_running_loop().time() == began_s
+    bench.servers.under_repair.show({})
+    assert await bench.kinds.is_decoupled("many") is True
 
 
 async def test_in_a_fleet_those_that_have_it_are_asked_and_nothing_is_loaded_or_used_for_it() -> None:

@@ -82,7 +82,7 @@ EXAMPLES: tuple[Message, ...] = (
     Pong(1.5),
     TritonState("life", ""),
     Described({"e": _MODEL, "gone": None}, {"e": ModelCost(_TABLE, ("s",), is_batched=False, by_variant={"v": _TABLE}), "gone": None}),
-    Contents(8, {"m": (b"\x00digest", True, False), "n": None}, ("gone",)),
+    Contents(8, {"m": (b"\x00digest", True, False, True), "n": None}, ("gone",)),
     Complete(),
     StubDied("m", "was killed"),
     Index(2, 7, None),

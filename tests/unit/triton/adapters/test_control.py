@@ -116,6 +116,12 @@ class TestControl:
         found = loaded_config(text)
         assert (found.response_cache, found.is_repeatable) == (response_cache, is_repeatable)
 
+    @pytest.mark.parametrize(("value", "may_be"), [("true", True), ("TRUE", True), ("false", False), ("yes", False), ("", False)])
+    def test_a_loaded_configuration_says_whether_a_request_may_be_computed_twice(self, value: str, may_be: bool) -> None:
+        declared = f'parameters {{ key: "tidegate_repeatable" value {{ string_value: "{value}" }} }}'
+        assert loaded_config(declared).may_be_computed_twice is may_be
+        assert not loaded_config("").may_be_computed_twice
+
     def test_a_loaded_configuration_says_where_to_look(self) -> None:
         found = loaded_config(
             'ensemble_scheduling { step { model_name: "a" } step { model_name: "b" } step { model_name: "a" } }'

@@ -20,7 +20,7 @@ async def test_fingerprints_are_published_when_all_that_answer_go_by_them() -> N
             worker.takes_note = False
         publishing = tasks.create_task(bench.workers.fingerprints.publish({"a": KNOWN, "b": None}))
         await settle()
-        told = FingerprintsChanged(1, {"a": (KNOWN.digest, True, True), "b": None})
+        told = FingerprintsChanged(1, {"a": (KNOWN.digest, True, True, False), "b": None})
         assert [worker.told[-1] for worker in bench.started] == [told, told]
         bench.started[0].say(FingerprintsAcknowledged(1))
         bench.started[1].say(FingerprintsAcknowledged(0))
@@ -40,7 +40,7 @@ async def test_a_worker_that_does_not_take_note_is_killed_and_its_next_life_know
         assert asyncio.get_running_loop().time() - began_s == pytest.approx(5.0, abs=0.1)
         assert (deaf.is_killed, well.is_killed) == (True, False)
         await asyncio.sleep(1.5)
-        assert bench.started[2].messages_of(FingerprintsChanged) == [FingerprintsChanged(1, {"a": (KNOWN.digest, True, True)})]
+        assert bench.started[2].messages_of(FingerprintsChanged) == [FingerprintsChanged(1, {"a": (KNOWN.digest, True, True, False)})]
 
 
 async def test_a_worker_that_dies_is_not_waited_for() -> None:
