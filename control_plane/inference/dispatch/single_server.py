@@ -35,6 +35,9 @@ _NOTICED_S = 1.0
 """Time within which the end of Triton is noticed by whoever watches its process."""
 _ENDED = frozenset((Finding.UNREACHABLE, Finding.BROKEN))
 """What a fault may say of a Triton that has ended."""
+_TIMES = {Fault.DEAD_STUB: 3}
+"""How often a request is sent again for a cause, once for all others: a query of death ends two processes before it is refused,
+and a request may have been in flight in both."""
 
 
 class RunningOnOne(CostedRequest, RepeatableRequest, Protocol):
@@ -156,7 +159,7 @@ class SingleServerDispatch:
         now_s = self._now_s()
         deadline_s = now_s + timeout_s
         self.retries.asked(1.0 if running is None else running.expected_units, now_s)
-        resent: set[Fault] = set()
+        resent: list[Fault] = []
         if self._servers.suspect is not None:
             # A stream is ended by `open_streams`, begun or not.
             send = self._watched(send, call, self._servers.suspect, may_be_sent_again=hold is None and is_repeatable(call, running))
@@ -191,11 +194,11 @@ class SingleServerDispatch:
                     attempt = Attempt(answer, fault=fault)
                 await self._judge(request, call, sent, attempt, None)
             fault = attempt.fault
-            if fault is None or fault in resent or not self._may_resend(fault, call, running):
+            if fault is None or resent.count(fault) >= _TIMES.get(fault, 1) or not self._may_resend(fault, call, running):
                 return attempt.result()
             if fault is not Fault.DEAD_STUB and not await self._is_back(fault, sent, deadline_s, running):
                 return attempt.result()
-            resent.add(fault)
+            resent.append(fault)
 
     @asynccontextmanager
     async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AsyncIterator[Upstream]:

@@ -207,6 +207,25 @@ class TestRecalls:
             assert [len(request.sent) for request in requests] == [2] * 20
         assert left.result() == OK, "it must not be computed twice, and may be answered yet"
 
+    @pytest.mark.parametrize(("deaths", "is_answered"), [(2, True), (3, True), (4, False)])
+    async def test_one_that_a_query_of_death_takes_with_it_twice_is_sent_on_but_not_for_ever(self, deaths: int, is_answered: bool) -> None:
+        bench, loop = Bench(), asyncio.get_running_loop()
+        bench.servers.suspect = lambda *_: None
+        for death in range(deaths):
+            loop.call_later(0.5 + 2 * death, bench.servers.under_repair.show, {"a": loop.time() + 9.0})
+            loop.call_later(1.0 + 2 * death, bench.servers.under_repair.show, {})
+        innocent = Request([OK], takes_s=1.9)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(8):  # who came before it is suspect
+                tasks.create_task(bench.send(Request([OK], takes_s=20.0), is_repeatable=False))
+            await asyncio.sleep(0.1)
+            if is_answered:
+                assert await bench.send(innocent) == OK
+            else:
+                with pytest.raises(UpstreamUnavailable, match="has died"):
+                    await bench.send(innocent)
+        assert len(innocent.sent) == min(deaths, 3) + 1
+
     async def test_what_takes_long_at_another_model_is_left_alone(self) -> None:
         bench, loop = Bench(), asyncio.get_running_loop()
         bench.servers.suspect = lambda *_: None
