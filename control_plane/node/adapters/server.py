@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from control_plane.auth.domain.source import Source, source_of_address
 from control_plane.host.network.accept_failures import AcceptFailures
+from control_plane.host.network.refusal_log import RefusalLog
 from control_plane.node.adapters.frames import FrameLink
 from control_plane.node.domain.handshake import GATEWAY, NODE, NONCE_BYTES, Handshake
 from control_plane.node.domain.messages import (
@@ -57,6 +58,7 @@ class NodeServer:
         self._strangers: dict[asyncio.Task[None], Source] = {}
         """Tasks that serve connections which are not authenticated yet, the oldest first."""
         self._gateways = 0
+        self._refusals = RefusalLog()
 
     async def run(self, bound: socket.socket) -> None:
         """Serve gateways on a bound socket until cancelled."""
@@ -133,7 +135,7 @@ class NodeServer:
             why = str(exc) or "it did not say in time who it is"
         if why is None:
             return True
-        _log.warning("a connection from %s is refused: %s", link.peer, why)
+        self._refusals.refused(link.peer, why, asyncio.get_running_loop().time())
         link.send(Refused(why))
         await link.flush(timeout_s=_FLUSH_TIMEOUT_S)
         link.close()
