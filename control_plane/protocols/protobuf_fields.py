@@ -19,19 +19,33 @@ def fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
 
     Raises InvalidRequest.
     """
-    at = 0
-    while at < len(message):
-        began = at
-        tag, at = _read_varint(message, at)
-        if tag >= _TAGS:
-            raise InvalidRequest("not a protobuf message: it has a field whose number is too large")
-        start, end = _extent(message, tag, at)
+    for tag, began, start, end in extents(message):
         yield tag, message[began:end], message[start:end]
+
+
+def extents(message: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Yield for each field its tag, where it begins, and where its value starts and ends. Views of fields of a few bytes would take most
+    of the time, and of memory.
+
+    Raises InvalidRequest.
+    """
+    at, size = 0, len(message)
+    while at < size:
+        began = at
+        tag = message[at]
+        if tag < 0x80:
+            at += 1
+        else:
+            tag, at = _read_varint(message, at)
+            if tag >= _TAGS:
+                raise InvalidRequest("not a protobuf message: it has a field whose number is too large")
+        start, end = _extent(message, tag, at)
+        yield tag, began, start, end
         at = end
 
 
 def _extent(message: memoryview, tag: int, at: int) -> tuple[int, int]:
-    """Where a field's value starts and ends."""
+    """Return where a field's value starts and ends."""
     start = at
     match tag & 7:  # the wire type
         case 0:

@@ -10,6 +10,7 @@ import numpy as np
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2.frames import Code, Setting
 from control_plane.protocols.http2.headers import NO_TABLE, Fields, encode_fields
+from control_plane.protocols.kserve.messages import service_pb2
 from perf.floods.flood import Flood, Pieces, repeated
 from perf.load.echo_requests import GRPC_PATH, GRPC_SERVICE, framed, grpc_request
 
@@ -19,6 +20,7 @@ _BURST = 500
 _LAST_STREAM = 2**30
 """Far beyond what a flood gets to."""
 _MESSAGE = framed(grpc_request("swallow", "INPUT0", np.zeros(1, dtype=np.float32)))
+_MOST_DATA_BYTES = 2**14
 _WORD = Struct(">I")
 
 
@@ -43,6 +45,21 @@ def _begun(stream_id: int, block: bytes) -> bytes:
 
 def _whole(stream_id: int, block: bytes) -> bytes:
     return _begun(stream_id, block) + _frame(h2.DATA, _MESSAGE, flags=h2.END_STREAM, stream_id=stream_id)
+
+
+def _outputs(number: int) -> Callable[[int, bytes], bytes]:
+    """Whole calls that name so many outputs, of two bytes each."""
+    request = grpc_request("swallow", "INPUT0", np.zeros(1, dtype=np.float32))
+    request.outputs.extend([service_pb2.ModelInferRequest.InferRequestedOutputTensor()] * number)
+    message = framed(request)
+    parts = [message[at : at + _MOST_DATA_BYTES] for at in range(0, len(message), _MOST_DATA_BYTES)]
+    flags = [0] * (len(parts) - 1) + [h2.END_STREAM]
+
+    def call(stream_id: int, block: bytes) -> bytes:
+        data = [_frame(h2.DATA, part, flags=flag, stream_id=stream_id) for part, flag in zip(parts, flags, strict=True)]
+        return _begun(stream_id, block) + b"".join(data)
+
+    return call
 
 
 def _reset(stream_id: int) -> bytes:
@@ -140,6 +157,8 @@ GRPC_FLOODS = (
     Flood("calls", "grpc", _streams(_whole), has_key=True),
     Flood("calls without a key whose answers are not read", "grpc", _streams(_whole), reads=False),
     Flood("calls whose answers are not read", "grpc", _streams(_whole), has_key=True, reads=False),
+    Flood("calls that name 1,000 outputs", "grpc", _streams(_outputs(1_000), burst=8), has_key=True),
+    Flood("calls that name 100,000 outputs", "grpc", _streams(_outputs(100_000), burst=2), has_key=True),
     Flood("unknown frames", "grpc", _of(_frame(0xF0) * 20_000), refused_with=_CALM),
     Flood("unknown frames of 1 KB", "grpc", _of(_frame(0xF0, bytes(1_000)) * 200), refused_with=_CALM),
     Flood("GOAWAY", "grpc", _of(_frame(h2.GOAWAY, bytes(8)) * 10_000), refused_with=_CALM),

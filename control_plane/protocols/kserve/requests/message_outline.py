@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import PayloadTooLarge
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits
-from control_plane.protocols.protobuf_fields import fields, varint
+from control_plane.protocols.protobuf_fields import extents, varint
 
 _LARGE_BYTES = 64 * 1024
 """Inputs of so many bytes together stay as they are; of what goes beyond the data is removed."""
@@ -28,8 +28,8 @@ _PACKED_FIXED = {6 << 3 | 2: 4, 7 << 3 | 2: 8}
 number."""
 
 _MAX_OWN_FIELDS = 8192
-"""Most fields of a message itself, such as inputs, outputs, parameters and raw contents: what is left of it is parsed at once, and of
-two bytes each the parser makes an object."""
+"""Most fields of a message and its large inputs themselves, such as inputs, outputs, parameters and raw contents: what is left of it is
+parsed at once, and of two bytes each the parser makes an object."""
 
 _FIELDS_PER_STEP = 1024
 """Walking so many fields takes about 2 ms."""
@@ -58,48 +58,58 @@ class _Outline:
     limits: BodyLimits
     fields: int = 0
     elements: int = 0
+    own_fields: int = 0
+    """Those that are left, and are parsed at once."""
 
     def message_steps(self, message: memoryview) -> Steps[tuple[bytes, list[memoryview]]]:
         kept: list[bytes | memoryview] = []
         contents: list[memoryview] = []
-        whole_bytes = 0
-        for tag, field, payload in fields(message):
+        whole_bytes = kept_until = 0
+        for tag, began, start, end in extents(message):
             if self._count_field():
                 yield
+            self._count_own_field()
             if tag == RAW_INPUT_CONTENTS:
-                contents.append(payload)
-            elif tag == _INPUTS and (whole_bytes := whole_bytes + len(payload)) > _LARGE_BYTES:  # inputs with data in `contents`
-                tensor = yield from self._tensor_steps(payload)
-                kept += (varint(_INPUTS), varint(len(tensor)), tensor)
-            else:
-                kept.append(field)
-            if len(kept) + len(contents) > _MAX_OWN_FIELDS:
-                raise PayloadTooLarge(f"the message has more than {_MAX_OWN_FIELDS} inputs, outputs, parameters and other fields")
-        return b"".join(kept), contents
+                contents.append(message[start:end])
+                kept.append(message[kept_until:began])
+                kept_until = end
+            elif tag == _INPUTS and (whole_bytes := whole_bytes + end - start) > _LARGE_BYTES:  # inputs with data in `contents`
+                tensor = yield from self._tensor_steps(message[start:end])
+                kept += (message[kept_until:began], varint(_INPUTS), varint(len(tensor)), tensor)
+                kept_until = end
+        return b"".join((*kept, message[kept_until:])), contents
 
     def _tensor_steps(self, tensor: memoryview) -> Steps[bytes]:
         kept: list[memoryview] = []
-        for tag, field, payload in fields(tensor):
+        kept_until = 0
+        for tag, began, start, end in extents(tensor):
             if self._count_field():
                 yield
+            self._count_own_field()
             if tag == _CONTENTS:
-                yield from self._contents_steps(payload)
-            else:
-                kept.append(field)
-        return b"".join(kept)
+                yield from self._contents_steps(tensor[start:end])
+                kept.append(tensor[kept_until:began])
+                kept_until = end
+        return b"".join((*kept, tensor[kept_until:]))
 
     def _contents_steps(self, contents: memoryview) -> Steps[None]:
-        for tag, _, payload in fields(contents):
+        for tag, _, start, end in extents(contents):
             if self._count_field():
                 yield
             if tag in _PACKED_VARINTS:
-                for at in range(0, len(payload), _STEP_BYTES):
-                    self._count_elements(len(bytes(payload[at : at + _STEP_BYTES]).translate(None, _NOT_LAST)))
+                for at in range(start, end, _STEP_BYTES):
+                    self._count_elements(len(bytes(contents[at : min(at + _STEP_BYTES, end)]).translate(None, _NOT_LAST)))
                     yield
             elif tag in _PACKED_FIXED:
-                self._count_elements(len(payload) // _PACKED_FIXED[tag])
+                self._count_elements((end - start) // _PACKED_FIXED[tag])
             else:
                 self._count_elements(1)
+
+    def _count_own_field(self) -> None:
+        """Raises PayloadTooLarge."""
+        self.own_fields += 1
+        if self.own_fields > _MAX_OWN_FIELDS:
+            raise PayloadTooLarge(f"the message has more than {_MAX_OWN_FIELDS} inputs, outputs, parameters and other fields")
 
     def _count_field(self) -> bool:
         """Count a field; returns whether it is time for a pause. Raises PayloadTooLarge."""
