@@ -59,7 +59,7 @@ def callers_are_answered_in_a_soak(report: SoakReport) -> None:
     figures, runs = report.figures(), {case.part: run for case, of_case in report.runs.items() for run in of_case}
     assert all(run.answers > 0 for run in runs.values()), report.result.more["said"]
     assert runs[BEFORE].left > 0
-    assert figures["requests"] > 300
+    assert figures["requests"] > 50
     assert {f"{kind}_{name}_times" for kind in ("gateway", "triton") for name in ("mib", "descriptors", "threads")} <= figures.keys()
 
 

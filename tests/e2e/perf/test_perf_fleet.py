@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def rollouts_cost_nobody_a_request(report: Report) -> None:
 def only_hedged_where_it_is_on(report: Report) -> None:
     for case, runs in report.runs.items():
         assert all(run.executions >= 1.0 and (case.way == ON or run.hedged == 0.0) for run in runs)
-        assert all(run.foretold_executions >= 1.0 for run in runs) is (case.way != OFF_AGAIN)
+        assert any(math.isnan(run.foretold_executions) for run in runs) is (case.way == OFF_AGAIN)
     half = report.result.more["half"]
     assert 0.3 < half["hedged"] <= 0.7  # about half, of a few dozen
     assert half["more_processes"] == half["errors"] == 0
