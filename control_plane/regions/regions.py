@@ -23,7 +23,7 @@ from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import SendableOn
 from control_plane.regions.domain.region import Region
 from control_plane.regions.domain.standing import Asked, Standing, nearest
-from control_plane.regions.domain.verdict import Verdict, verdict_of
+from control_plane.regions.domain.verdict import Streamed, Verdict, verdict_of
 from control_plane.regions.ports import RegionLink
 
 AnswerT = TypeVar("AnswerT")
@@ -121,6 +121,8 @@ class Regions:
         if answer is not None and verdict is Verdict.ANSWERED:
             running.answered_in(name)
             return request.with_field(answer, REGION_HEADER, name)
+        if isinstance(answer, Streamed):  # the page of a proxy in the region's place may come in pieces, too
+            answer.close()
         if verdict is Verdict.QUARANTINED:
             raise QueryOfDeath(f"processes have died under the request in region {name}, so it is not computed here")
         if verdict in (Verdict.LOST, Verdict.FAILED) and not running.is_repeatable:

@@ -77,6 +77,9 @@ class Streamed(Protocol):
     status: int
     head: bytes
 
+    def close(self) -> None:
+        """See `triton/ports.HttpStream`."""
+
 
 def verdict_of(answer: object) -> Verdict:
     """The verdict on an answer of another region's gateway: whole, or in pieces of which none has come."""

@@ -20,6 +20,7 @@ from control_plane.regions.domain.region import Region
 from control_plane.regions.domain.verdict import Verdict
 from control_plane.regions.regions import PROBE_EVERY_S, PROBE_TIMEOUT_S, Regions
 from tests.aio import settle
+from tests.fakes import FakeHttpStream
 from tests.unit.regions.regions_bench import Link
 
 pytestmark = pytest.mark.virtual_time
@@ -130,6 +131,24 @@ async def test_what_may_not_be_computed_twice_fails_where_it_failed(status: int)
         with pytest.raises(UpstreamUnavailable, match="region one has failed the request, which it may have computed"):
             await made.ask(Running(is_repeatable=False))
         assert await made.ask(Running(named_model="n")) is None
+
+
+@pytest.mark.parametrize(
+    ("stream", "is_used"),
+    [
+        (FakeHttpStream(), True),
+        (FakeHttpStream(status=502), False),
+        (FakeHttpStream(head=b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n"), False),
+    ],
+)
+async def test_a_stream_that_is_no_answer_is_closed(stream: FakeHttpStream, is_used: bool) -> None:
+    class Streaming(Request):
+        def with_field(self, answer: HttpAnswer, name: str, value: str) -> HttpAnswer:
+            return answer
+
+    async with bench(east=Link(answer=lambda: cast("HttpAnswer", stream))) as it:
+        assert (await it.ask(request=Streaming()) is not None) == is_used
+    assert stream.closed.is_set() != is_used
 
 
 async def test_what_processes_have_died_of_there_does_not_come_back() -> None:
