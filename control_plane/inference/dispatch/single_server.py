@@ -37,12 +37,21 @@ _ENDED = frozenset((Finding.UNREACHABLE, Finding.BROKEN))
 """What a fault may say of a Triton that has ended."""
 
 
+class Forsakable(Protocol):
+    """The part of `admission/permit.Permit` that is needed here."""
+
+    def forsake(self) -> None: ...
+
+
 class RunningOnOne(CostedRequest, RepeatableRequest, Protocol):
     """The part of `inference/in_flight/running_request.AuthorizedRequest` that is needed here; it is charged from when it is
     sent."""
 
     server: str
     sent_s: float | None
+
+    @property
+    def permit(self) -> Forsakable: ...
 
 
 class Sendable(Hashable, Protocol[AnswerT_co]):
@@ -174,7 +183,7 @@ class SingleServerDispatch:
                     await attempt.run(send, sent.upstream, timeout_s=deadline_s - sent.at_s)
                     if hold is not None and attempt.answer is not None:
                         attempt.answer = hold(sent, suspect, attempt.answer)
-                    await self._judge(request, call, sent, attempt, suspect)
+                    await self._judge(request, call, running, sent, attempt, suspect)
             else:
                 if call.model_name in self._under_repair.ready_s:
                     await self._await_repair(call, deadline_s)
@@ -189,7 +198,7 @@ class SingleServerDispatch:
                     if fault is None:
                         return answer if hold is None else hold(sent, None, answer)
                     attempt = Attempt(answer, fault=fault)
-                await self._judge(request, call, sent, attempt, None)
+                await self._judge(request, call, running, sent, attempt, None)
             fault = attempt.fault
             if fault is None or fault in resent or not self._may_resend(fault, call, running):
                 return attempt.result()
@@ -281,13 +290,23 @@ class SingleServerDispatch:
             running.sent_s = None  # nobody is charged for waiting
         return await self._servers.comes_up(within_s=deadline_s - self._now_s())
 
-    async def _judge(self, request: Hashable, call: InferCall, sent: _Sent, attempt: Attempt[AnswerT], suspect: Suspect | None) -> None:
+    async def _judge(
+        self,
+        request: Hashable,
+        call: InferCall,
+        running: RunningOnOne | None,
+        sent: _Sent,
+        attempt: Attempt[AnswerT],
+        suspect: Suspect | None,
+    ) -> None:
         """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""
         fault = attempt.fault
         if fault is None:
             if suspect is not None and not suspect.is_stream:
                 self.deaths.answered(suspect)
             return
+        if running is not None and recall_of(attempt.error) is not None:
+            running.permit.forsake()  # nobody goes on with what a dead process had
         self._tell_of_frozen(fault, attempt.error, call, sent)
         if await self.is_death(fault, attempt.error, call, sent, is_suspect=suspect is not None):
             await self.deaths.died(request, call, ONLY, suspect=suspect, is_stub=fault is Fault.DEAD_STUB)
