@@ -117,7 +117,8 @@ class SilenceWatch:
         known = self._models.get(model)
         if known is None:
             if len(self._models) >= _MAX_MODELS:
-                self._models.clear()  # bounded: callers may name any model
+                # Bounded: callers may name any model. What is under way is bounded as well, and must be found when its process dies.
+                self._models = {name: each for name, each in self._models.items() if each[1]}
             known = self._models[model] = (CopySilence(), {})
         return known
 
