@@ -16,7 +16,9 @@ from control_plane.protocols.http1 import HttpAnswer
 
 _DEAD_STUB = re.compile(
     rb"(?:\{\"error\": ?(?:\{\"message\": ?)?\")?"
-    rb"(?:in ensemble '[^']{1,300}', |Failed to process the request\(s\) for model (?:instance )?'[^']{1,300}', message: |TritonModelException: )*"
+    rb"(?:in ensemble '[^']{1,300}', "
+    rb"|Failed to process the request\(s\) for model (?:instance )?'[^']{1,300}', message: "
+    rb"|TritonModelException: )*"
     rb"Stub process '([^']{1,300})' is not healthy"
 )
 """Triton's words, after those of ensembles and of models that call this one (BLS): they begin the text. Further behind they may be
