@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, QueryOfDeath, UpstreamUnavailable
@@ -53,6 +53,24 @@ class _Sent(Generic[AnswerT]):
 
     answer: AnswerT | None
     verdict: Verdict
+
+
+class _CountedStream:
+    """Streamed response (`triton/ports.HttpStream`) that is in flight in its region until it is closed, and has a connection there."""
+
+    def __init__(self, stream: Streamed, standing: Standing) -> None:
+        self.status = stream.status
+        self.head = stream.head
+        self.receive = stream.receive
+        self._stream = stream
+        self._standing: Standing | None = standing
+        standing.in_flight += 1
+
+    def close(self) -> None:
+        self._stream.close()
+        if self._standing is not None:
+            self._standing.in_flight -= 1
+            self._standing = None
 
 
 class Regions:
@@ -120,7 +138,8 @@ class Regions:
         name = standing.region.name
         if answer is not None and verdict is Verdict.ANSWERED:
             running.answered_in(name)
-            return request.with_field(answer, REGION_HEADER, name)
+            counted = cast("AnswerT", _CountedStream(answer, standing)) if isinstance(answer, Streamed) else answer
+            return request.with_field(counted, REGION_HEADER, name)
         if isinstance(answer, Streamed):  # the page of a proxy in the region's place may come in pieces, too
             answer.close()
         if verdict is Verdict.QUARANTINED:
