@@ -23,7 +23,10 @@ from control_plane.inference.inference import InferenceService
 from control_plane.inference.retries.queries_of_death import QueriesOfDeath, Suspect
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead, MessageFrame, answer_of
 from control_plane.triton.ports import GrpcStream, Upstream
+from control_plane.triton.servers import Servers
 
+_NOTICED_S = 1.0
+"""Time within which the end of a Triton is noticed by whoever watches its process."""
 _MOST_SUSPECTS, _SUSPECT_BYTES = 16, 64 * 1024
 """So many of the last requests to a model, and of these the small ones, are suspect if its process dies: they are held for that."""
 
@@ -77,14 +80,19 @@ class _Called:
     def fail(self, error: UpstreamUnavailable) -> None:
         if self.is_idle():
             return
-        self.lost = error
+        self.lost = self.guilty(is_stub=True) or error
+        self.stream.cancel()
+
+    def guilty(self, *, is_stub: bool) -> QueryOfDeath | None:
+        """Note that a process has died, the model's or all of Triton, and return the verdict on a request that is guilty."""
+        found: QueryOfDeath | None = None
         for each in self.latest:
             try:
                 case = self.deaths.case_of(_Message(each.frame), each.call, each.server, each.suspect, begun_s=each.at_s)
-                case.died(is_stub=True)
+                case.died(is_stub=is_stub)
             except QueryOfDeath as exc:
-                self.lost = exc
-        self.stream.cancel()
+                found = exc
+        return found
 
 
 class DecoupledStreams:
@@ -93,6 +101,7 @@ class DecoupledStreams:
     def __init__(
         self,
         inference: InferenceService,
+        servers: Servers,
         head: GrpcHead,
         messages: MessageStream,
         held: AsyncExitStack,
@@ -102,6 +111,7 @@ class DecoupledStreams:
     ) -> None:
         """What `held` is given is released when the call ends."""
         self._inference = inference
+        self._servers = servers
         self._deaths = inference.dispatch.deaths
         self._head = head
         self._messages = messages
@@ -176,9 +186,15 @@ class DecoupledStreams:
                 raise_model_error(frame)
             await self._messages.send(frame, stream.headers)
         self._streams.pop(server, None)
-        for model in [model for model, called in self._called.items() if called.stream is stream]:
-            if (lost := self._called.pop(model).lost) is not None:
-                raise StreamEnded(failure(lost))
+        ended = [self._called.pop(model) for model, called in tuple(self._called.items()) if called.stream is stream]
+        for called in ended:
+            if called.lost is not None:
+                raise StreamEnded(failure(called.lost))
+        if stream.is_broken_off and await self._servers.goes_down(server, within_s=_NOTICED_S):
+            # Each is noted, whichever is guilty.
+            for guilty in [called.guilty(is_stub=False) for called in ended]:
+                if guilty is not None:
+                    raise StreamEnded(failure(guilty))
         answer = answer_of(stream.headers, (), stream.trailers)
         if answer.code != 0:
             raise StreamEnded(answer)

@@ -119,6 +119,7 @@ class _StreamCall:
         self._held = AsyncExitStack()
         self._decoupled = DecoupledStreams(
             relay.inference,
+            relay.servers,
             self._stream_head,
             messages,
             self._held,
