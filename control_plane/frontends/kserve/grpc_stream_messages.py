@@ -44,6 +44,11 @@ def raise_model_error(frame: MessageFrame) -> None:
         raise StreamEnded(status_answer(GrpcStatus.INTERNAL, answer.error_message))
 
 
+def says_decoupled(answer: GrpcAnswer) -> bool:
+    """Whether Triton has refused a ModelInfer call, uncomputed, since its model is decoupled, in the words of 24.10."""
+    return answer.code == GrpcStatus.UNIMPLEMENTED and "decoupled transaction policy" in answer.details
+
+
 def error_message(request_id: str, text: str) -> bytes:
     """The stream message that reports one request's failure."""
     answer = service_pb2.ModelStreamInferResponse(error_message=text)
