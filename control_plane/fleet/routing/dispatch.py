@@ -326,6 +326,9 @@ class FleetDispatcher:
         finally:
             reservation.release(answered=False)
 
+    def met_dead_stub(self, server: str, model: str, *, sent_s: float) -> None:
+        self._router.met_dead_stub(server, model)
+
     def idle_replica(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
         """Reserve a replica that has nothing to do, for as long as the block lasts; None if there is none."""
         state, model = self._router.state, call.model_name

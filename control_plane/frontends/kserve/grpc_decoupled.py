@@ -17,7 +17,7 @@ from control_plane.core.infer_call import InferCall
 from control_plane.frontends.grpc.handler import failure
 from control_plane.frontends.grpc.message_stream import MessageStream
 from control_plane.frontends.kserve.grpc_infer import content_of
-from control_plane.frontends.kserve.grpc_stream_messages import StreamEnded, raise_model_error
+from control_plane.frontends.kserve.grpc_stream_messages import StreamEnded, dead_model_in, raise_model_error
 from control_plane.frontends.kserve.grpc_stream_request import StreamRequest
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.retries.queries_of_death import QueriesOfDeath, Suspect
@@ -182,6 +182,8 @@ class DecoupledStreams:
 
     async def _relay_responses(self, server: Upstream, stream: GrpcStream) -> None:
         while (frame := await stream.receive()) is not None:
+            if (dead := dead_model_in(frame)) is not None:
+                self._met_dead_stub(stream, dead)
             if self._errors_end_stream:
                 raise_model_error(frame)
             await self._messages.send(frame, stream.headers)
@@ -198,3 +200,11 @@ class DecoupledStreams:
         answer = answer_of(stream.headers, (), stream.trailers)
         if answer.code != 0:
             raise StreamEnded(answer)
+
+    def _met_dead_stub(self, stream: GrpcStream, dead: str) -> None:
+        """Tell of a stub that Triton takes for dead; most are seen to die, and then the stream has ended."""
+        here = [model for model, called in self._called.items() if called.stream is stream and (not dead or model == dead)]
+        if len(here) == 1:
+            (model,) = here
+            _, server = self._reservations[model]
+            self._inference.dispatch.met_dead_stub(server, model, sent_s=self._called[model].sent_s)

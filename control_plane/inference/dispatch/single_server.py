@@ -313,9 +313,12 @@ class SingleServerDispatch:
 
     def _tell_of_frozen(self, fault: Fault, error: Exception | None, call: InferCall, sent: _Sent) -> None:
         """Tell of a copy whose stub Triton takes for dead and nobody has seen to die: it stands still, and stays for ever."""
-        is_repaired = call.model_name in self._under_repair.ready_s or sent.copy != self._under_repair.copy_of(call.model_name)
-        if fault is Fault.DEAD_STUB and recall_of(error) is None and not is_repaired and self._servers.suspect is not None:
-            self._servers.suspect(ONLY, call.model_name, sent.at_s)
+        if fault is Fault.DEAD_STUB and recall_of(error) is None and sent.copy == self._under_repair.copy_of(call.model_name):
+            self.met_dead_stub(ONLY, call.model_name, sent_s=sent.at_s)
+
+    def met_dead_stub(self, server: str, model: str, *, sent_s: float) -> None:
+        if self._servers.suspect is not None and model not in self._under_repair.ready_s:
+            self._servers.suspect(server, model, sent_s)
 
     def gave_up(self, call: InferCall, sent: _Sent) -> None:
         """Note that a caller has waited in vain for the next piece of a stream."""

@@ -121,6 +121,23 @@ class TestRelay:
             assert await has_ended(call)
             assert not it.inference.dispatch.deaths.watches("m")
 
+    async def test_a_stub_that_triton_takes_for_dead_and_nobody_has_seen_to_die_is_told_of(self) -> None:
+        async with frontend() as it:
+            told = list[str]()
+            it.servers.suspect = lambda server, model, since_s: told.append(model)
+            call, stream = await begun(it)
+            words = "Stub process 'm_0_0' is not healthy."
+            for error in (f"no such word: {words}", words):
+                assert not told
+                stream.put(answer(error))
+                assert await call.read() == answer(error)
+            assert told == ["m"]
+            other = service_pb2.ModelStreamInferResponse(error_message=words)
+            other.infer_response.model_name = "other"
+            stream.put(other.SerializeToString())
+            assert await call.read() == other.SerializeToString()
+            assert told == ["m"]
+
     async def test_a_stream_without_messages_ends_well_and_opens_none(self) -> None:
         async with frontend() as it:
             call = it.stream()
