@@ -20,7 +20,7 @@ from control_plane.frontends.kserve.grpc_infer import content_of
 from control_plane.frontends.kserve.grpc_stream_messages import StreamEnded, dead_model_in, raise_model_error
 from control_plane.frontends.kserve.grpc_stream_request import StreamRequest
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.retries.queries_of_death import QueriesOfDeath, Suspect
+from control_plane.inference.retries.queries_of_death import STREAM_SUSPECT_S, QueriesOfDeath, Suspect
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead, MessageFrame, answer_of
 from control_plane.triton.ports import GrpcStream, Upstream
 from control_plane.triton.servers import Servers
@@ -28,7 +28,8 @@ from control_plane.triton.servers import Servers
 _NOTICED_S = 1.0
 """Time within which the end of a Triton is noticed by whoever watches its process."""
 _MOST_SUSPECTS, _SUSPECT_BYTES = 16, 64 * 1024
-"""So many of the last requests to a model, and of these the small ones, are suspect if its process dies: they are held for that."""
+"""So many of the last requests to a model, and of these the small ones, are suspect if its process dies: they are held for that,
+for as long as they are."""
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class _Called:
     sent_s: float = -inf
     latest: deque[_Sent] = field(default_factory=lambda: deque(maxlen=_MOST_SUSPECTS))
     lost: ControlPlaneError | None = None
+    forgets: asyncio.TimerHandle | None = None
 
     @property
     def heard_s(self) -> float:
@@ -73,9 +75,19 @@ class _Called:
 
     def sends(self, asked: StreamRequest) -> None:
         """Note that a request is sent."""
-        self.sent_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self.sent_s = loop.time()
         if asked.size_bytes <= _SUSPECT_BYTES:
             self.latest.append(_Sent(asked.message.frame, asked.call, asked.running.server, asked.suspect, self.sent_s))
+            self.forgets = self.forgets or loop.call_later(STREAM_SUSPECT_S, self._forget)
+
+    def _forget(self) -> None:
+        """Forget the requests that are suspect no more: a call may stay open for days, and no budget counts what it has sent."""
+        loop, self.forgets = asyncio.get_running_loop(), None
+        while self.latest and self.latest[0].at_s <= loop.time() - STREAM_SUSPECT_S:
+            self.latest.popleft()
+        if self.latest:
+            self.forgets = loop.call_at(self.latest[0].at_s + STREAM_SUSPECT_S, self._forget)
 
     def fail(self, error: UpstreamUnavailable) -> None:
         if self.is_idle():
