@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, QueryOfDeath, UpstreamUnavailable
@@ -23,7 +23,7 @@ from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import SendableOn
 from control_plane.regions.domain.region import Region
 from control_plane.regions.domain.standing import Asked, Standing, nearest
-from control_plane.regions.domain.verdict import Verdict, verdict_of
+from control_plane.regions.domain.verdict import Streamed, Verdict, verdict_of
 from control_plane.regions.ports import RegionLink
 
 AnswerT = TypeVar("AnswerT")
@@ -53,6 +53,24 @@ class _Sent(Generic[AnswerT]):
 
     answer: AnswerT | None
     verdict: Verdict
+
+
+class _CountedStream:
+    """Streamed response (`triton/ports.HttpStream`) that is in flight in its region until it is closed, and has a connection there."""
+
+    def __init__(self, stream: Streamed, standing: Standing) -> None:
+        self.status = stream.status
+        self.head = stream.head
+        self.receive = stream.receive
+        self._stream = stream
+        self._standing: Standing | None = standing
+        standing.in_flight += 1
+
+    def close(self) -> None:
+        self._stream.close()
+        if self._standing is not None:
+            self._standing.in_flight -= 1
+            self._standing = None
 
 
 class Regions:
@@ -120,7 +138,10 @@ class Regions:
         name = standing.region.name
         if answer is not None and verdict is Verdict.ANSWERED:
             running.answered_in(name)
-            return request.with_field(answer, REGION_HEADER, name)
+            counted = cast("AnswerT", _CountedStream(answer, standing)) if isinstance(answer, Streamed) else answer
+            return request.with_field(counted, REGION_HEADER, name)
+        if isinstance(answer, Streamed):  # the page of a proxy in the region's place may come in pieces, too
+            answer.close()
         if verdict is Verdict.QUARANTINED:
             raise QueryOfDeath(f"processes have died under the request in region {name}, so it is not computed here")
         if verdict in (Verdict.LOST, Verdict.FAILED) and not running.is_repeatable:

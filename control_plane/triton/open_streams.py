@@ -19,6 +19,9 @@ from control_plane.core.errors import Recall, RecallCause, UpstreamUnavailable
 
 AnswerT = TypeVar("AnswerT")
 
+MOST_SUSPECTS = 8
+"""So many of the oldest requests at a copy of a model may have been in the process that died: Triton takes them in their
+order, a batch at a time. Suspects are sent one by one, so it must not be all that waited there."""
 _PAUSE_S = 10.0
 """Longest pause within a stream that goes on: while a long prompt is read, others may get no token for seconds."""
 
@@ -41,25 +44,26 @@ class OpenStreams:
         """`now_s` is the event loop's time."""
         self._now_s = now_s
         self._streams = defaultdict[tuple[str, str], dict[int, OpenStream]](dict)
-        self._awaited = defaultdict[tuple[str, str], set[asyncio.Timeout]](set)
-        """The deadlines of those of which nothing has come yet."""
+        self._awaited = defaultdict[tuple[str, str], dict[asyncio.Timeout, UpstreamUnavailable | None]](dict)
+        """The deadlines of those of which nothing has come yet, in the order in which they were sent, and with what they end."""
 
     async def begin(self, server: str, model: str, sent: Awaitable[AnswerT]) -> AnswerT:
         """Await a response's first piece. Raises UpstreamUnavailable, if the model's process dies meanwhile, and what `sent` raises."""
         key, died = (server, model), asyncio.timeout(None)
+        lost: UpstreamUnavailable | None = None
         try:
             async with died:
-                self._awaited[key].add(died)
+                self._awaited[key][died] = None
                 try:
                     return await sent
                 finally:
-                    self._awaited[key].remove(died)
+                    lost = self._awaited[key].pop(died)
                     if not self._awaited[key]:
                         del self._awaited[key]
         except TimeoutError:
-            if not died.expired():
+            if lost is None or not died.expired():
                 raise
-            raise lost_with(model, server) from None
+            raise lost from None
 
     def add(self, server: str, model: str, stream: OpenStream) -> Callable[[], None]:
         """Register a response that has begun; what is returned removes it, and is idempotent."""
@@ -73,9 +77,11 @@ class OpenStreams:
 
     def died(self, server: str, model: str) -> None:
         """End the responses of a model whose process there has died, or was ended."""
-        for awaited in self._awaited.get((server, model), ()):
-            if not awaited.expired():  # this may be told time and again while it is loaded anew
-                awaited.reschedule(asyncio.get_running_loop().time())
+        awaited = self._awaited.get((server, model), {})
+        for number, (died, lost) in enumerate(awaited.items()):
+            if lost is None:  # this may be told time and again while it is loaded anew
+                awaited[died] = lost_with(model, server, is_suspect=number < MOST_SUSPECTS)
+                died.reschedule(asyncio.get_running_loop().time())
         for stream in list(self._streams.get((server, model), {}).values()):
             stream.fail(lost_with(model, server))
 

@@ -16,7 +16,7 @@ from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import GrpcAnswer
 from control_plane.triton.copy_silence import CopySilence
-from control_plane.triton.open_streams import OpenStreams, lost_with
+from control_plane.triton.open_streams import MOST_SUSPECTS, OpenStreams, lost_with
 
 AnswerT = TypeVar("AnswerT")
 
@@ -26,9 +26,6 @@ TellSuspect = Callable[[str, str, float], None]
 _MAX_MODELS = 1000
 LONG_S = 1.0
 """Requests that have waited for so long are told to the process that may end a model that seems to hang."""
-MOST_SUSPECTS = 8
-"""So many of the oldest requests at a copy of a model may have been in the process that died: Triton takes them in their
-order, a batch at a time. Suspects are sent one by one, so it must not be all that waited there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +117,8 @@ class SilenceWatch:
         known = self._models.get(model)
         if known is None:
             if len(self._models) >= _MAX_MODELS:
-                self._models.clear()  # bounded: callers may name any model
+                # Bounded: callers may name any model. What is under way is bounded as well, and must be found when its process dies.
+                self._models = {name: each for name, each in self._models.items() if each[1]}
             known = self._models[model] = (CopySilence(), {})
         return known
 

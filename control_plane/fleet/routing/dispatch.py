@@ -151,7 +151,7 @@ class FleetDispatcher:
             else:
                 attempt = await attempted(request, call, running, deadline_s=deadline_s, hint=hint)
                 if attempt.fault is not None:
-                    await self._judge(request, call, attempt, None)
+                    await self._judge(request, call, running, attempt, None)
             next_hint = self._hint_after(attempt, call, running)
             if next_hint is None:
                 return attempt.result()
@@ -172,7 +172,7 @@ class FleetDispatcher:
             if suspect is not None:
                 hint = replace(hint, avoid=hint.avoid | self.resending.avoided(call.model_name), may_probe=False)
             attempt = await attempted(request, call, running, deadline_s=deadline_s, hint=hint, suspect=suspect)
-            await self._judge(request, call, attempt, suspect)
+            await self._judge(request, call, running, attempt, suspect)
         return attempt
 
     async def _attempt(
@@ -252,13 +252,23 @@ class FleetDispatcher:
         else:
             self.resending.learn(attempt.fault, attempt.error or attempt.answer, call, attempt.reservation)
 
-    async def _judge(self, request: Hashable, call: InferCall, attempt: _FleetAttempt[AnswerT], suspect: Suspect | None) -> None:
+    async def _judge(
+        self,
+        request: Hashable,
+        call: InferCall,
+        running: AuthorizedRequest | None,
+        attempt: _FleetAttempt[AnswerT],
+        suspect: Suspect | None,
+    ) -> None:
         """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""
         fault, reservation = attempt.fault, attempt.reservation
         if fault is None:
             if suspect is not None and not suspect.is_stream:
                 self.deaths.answered(suspect)
-        elif await self.resending.is_death(fault, attempt.error, reservation, is_suspect=suspect is not None):
+            return
+        if fault is Fault.DEAD_STUB and running is not None and recall_of(attempt.error) is not None:
+            running.permit.forsake()  # nobody goes on with what a dead process had
+        if await self.resending.is_death(fault, attempt.error, reservation, is_suspect=suspect is not None):
             is_stub = fault is Fault.DEAD_STUB
             await self.deaths.died(request, call, reservation.server.name, suspect=suspect, is_stub=is_stub)
 
@@ -315,6 +325,9 @@ class FleetDispatcher:
             raise
         finally:
             reservation.release(answered=False)
+
+    def met_dead_stub(self, server: str, model: str, *, sent_s: float) -> None:
+        self._router.met_dead_stub(server, model)
 
     def idle_replica(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
         """Reserve a replica that has nothing to do, for as long as the block lasts; None if there is none."""

@@ -21,7 +21,7 @@ from control_plane.fleet.domain.health.overdue import is_behind, is_silent, may_
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.domain.queries_of_death import Digest
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, digest_at_once, digest_of
-from control_plane.triton.silence_watch import MOST_SUSPECTS
+from control_plane.triton.open_streams import MOST_SUSPECTS
 
 _VERDICT_S = 10.0
 """Longest time from when a request was given up for which equal ones wait: a stub that hangs is mostly ended sooner."""

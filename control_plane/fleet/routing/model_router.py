@@ -266,6 +266,12 @@ class ModelRouter:
             at = reservation.replica if called is None or called.is_step else called
             self._dead_stubs.count_dead_answer(reservation.server, at, is_probe=is_probe)
 
+    def met_dead_stub(self, server: str, model: str) -> None:
+        """Note a server's answer to one request for a model that its stub, or a step's, has died."""
+        at = self.state.fleet.servers.get(server)
+        if at is not None and (replica := at.replicas.get(model)) is not None:
+            self._dead_stubs.count_dead_answer(at, replica)
+
     def stub_died(self, server: str, model: str, how: str) -> None:
         """Note that a stub of a loaded model has died on an embedded server."""
         if (at := self.state.fleet.servers.get(server)) is not None:

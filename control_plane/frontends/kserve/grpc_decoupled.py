@@ -17,15 +17,19 @@ from control_plane.core.infer_call import InferCall
 from control_plane.frontends.grpc.handler import failure
 from control_plane.frontends.grpc.message_stream import MessageStream
 from control_plane.frontends.kserve.grpc_infer import content_of
-from control_plane.frontends.kserve.grpc_stream_messages import StreamEnded, raise_model_error
+from control_plane.frontends.kserve.grpc_stream_messages import StreamEnded, dead_model_in, raise_model_error
 from control_plane.frontends.kserve.grpc_stream_request import StreamRequest
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.retries.queries_of_death import QueriesOfDeath, Suspect
+from control_plane.inference.retries.queries_of_death import STREAM_SUSPECT_S, QueriesOfDeath, Suspect
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead, MessageFrame, answer_of
 from control_plane.triton.ports import GrpcStream, Upstream
+from control_plane.triton.servers import Servers
 
+_NOTICED_S = 1.0
+"""Time within which the end of a Triton is noticed by whoever watches its process."""
 _MOST_SUSPECTS, _SUSPECT_BYTES = 16, 64 * 1024
-"""So many of the last requests to a model, and of these the small ones, are suspect if its process dies: they are held for that."""
+"""So many of the last requests to a model, and of these the small ones, are suspect if its process dies: they are held for that,
+for as long as they are."""
 
 
 @dataclass(slots=True)
@@ -59,6 +63,7 @@ class _Called:
     sent_s: float = -inf
     latest: deque[_Sent] = field(default_factory=lambda: deque(maxlen=_MOST_SUSPECTS))
     lost: ControlPlaneError | None = None
+    forgets: asyncio.TimerHandle | None = None
 
     @property
     def heard_s(self) -> float:
@@ -70,21 +75,36 @@ class _Called:
 
     def sends(self, asked: StreamRequest) -> None:
         """Note that a request is sent."""
-        self.sent_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self.sent_s = loop.time()
         if asked.size_bytes <= _SUSPECT_BYTES:
             self.latest.append(_Sent(asked.message.frame, asked.call, asked.running.server, asked.suspect, self.sent_s))
+            self.forgets = self.forgets or loop.call_later(STREAM_SUSPECT_S, self._forget)
+
+    def _forget(self) -> None:
+        """Forget the requests that are suspect no more: a call may stay open for days, and no budget counts what it has sent."""
+        loop, self.forgets = asyncio.get_running_loop(), None
+        while self.latest and self.latest[0].at_s <= loop.time() - STREAM_SUSPECT_S:
+            self.latest.popleft()
+        if self.latest:
+            self.forgets = loop.call_at(self.latest[0].at_s + STREAM_SUSPECT_S, self._forget)
 
     def fail(self, error: UpstreamUnavailable) -> None:
         if self.is_idle():
             return
-        self.lost = error
+        self.lost = self.guilty(is_stub=True) or error
+        self.stream.cancel()
+
+    def guilty(self, *, is_stub: bool) -> QueryOfDeath | None:
+        """Note that a process has died, the model's or all of Triton, and return the verdict on a request that is guilty."""
+        found: QueryOfDeath | None = None
         for each in self.latest:
             try:
                 case = self.deaths.case_of(_Message(each.frame), each.call, each.server, each.suspect, begun_s=each.at_s)
-                case.died(is_stub=True)
+                case.died(is_stub=is_stub)
             except QueryOfDeath as exc:
-                self.lost = exc
-        self.stream.cancel()
+                found = exc
+        return found
 
 
 class DecoupledStreams:
@@ -93,6 +113,7 @@ class DecoupledStreams:
     def __init__(
         self,
         inference: InferenceService,
+        servers: Servers,
         head: GrpcHead,
         messages: MessageStream,
         held: AsyncExitStack,
@@ -102,6 +123,7 @@ class DecoupledStreams:
     ) -> None:
         """What `held` is given is released when the call ends."""
         self._inference = inference
+        self._servers = servers
         self._deaths = inference.dispatch.deaths
         self._head = head
         self._messages = messages
@@ -172,13 +194,29 @@ class DecoupledStreams:
 
     async def _relay_responses(self, server: Upstream, stream: GrpcStream) -> None:
         while (frame := await stream.receive()) is not None:
+            if (dead := dead_model_in(frame)) is not None:
+                self._met_dead_stub(stream, dead)
             if self._errors_end_stream:
                 raise_model_error(frame)
             await self._messages.send(frame, stream.headers)
         self._streams.pop(server, None)
-        for model in [model for model, called in self._called.items() if called.stream is stream]:
-            if (lost := self._called.pop(model).lost) is not None:
-                raise StreamEnded(failure(lost))
+        ended = [self._called.pop(model) for model, called in tuple(self._called.items()) if called.stream is stream]
+        for called in ended:
+            if called.lost is not None:
+                raise StreamEnded(failure(called.lost))
+        if stream.is_broken_off and await self._servers.goes_down(server, within_s=_NOTICED_S):
+            # Each is noted, whichever is guilty.
+            for guilty in [called.guilty(is_stub=False) for called in ended]:
+                if guilty is not None:
+                    raise StreamEnded(failure(guilty))
         answer = answer_of(stream.headers, (), stream.trailers)
         if answer.code != 0:
             raise StreamEnded(answer)
+
+    def _met_dead_stub(self, stream: GrpcStream, dead: str) -> None:
+        """Tell of a stub that Triton takes for dead; most are seen to die, and then the stream has ended."""
+        here = [model for model, called in self._called.items() if called.stream is stream and (not dead or model == dead)]
+        if len(here) == 1:
+            (model,) = here
+            _, server = self._reservations[model]
+            self._inference.dispatch.met_dead_stub(server, model, sent_s=self._called[model].sent_s)

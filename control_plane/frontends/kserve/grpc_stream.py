@@ -29,6 +29,7 @@ from control_plane.frontends.kserve.grpc_stream_messages import (
     StreamEnded,
     error_message,
     inflated_answer,
+    says_decoupled,
 )
 from control_plane.frontends.kserve.grpc_stream_request import StreamRequest
 from control_plane.frontends.kserve.grpc_streamed_infer import StreamedInfer
@@ -119,6 +120,7 @@ class _StreamCall:
         self._held = AsyncExitStack()
         self._decoupled = DecoupledStreams(
             relay.inference,
+            relay.servers,
             self._stream_head,
             messages,
             self._held,
@@ -248,12 +250,14 @@ class _StreamCall:
                 await asyncio.wait((before,))
             timeout_s = await asked.acquire_slot(self._relay.inference, timeout_s=self._relay.request_timeout_s)
             deadline_s = now_s() + timeout_s
-            if await self._is_decoupled_once_loaded(asked.call.model_name, timeout_s):
+            if not await self._is_decoupled_once_loaded(asked.call.model_name, timeout_s):
+                answer = await self._infer(asked, deadline_s)
+            if answer is not None and not says_decoupled(answer):
+                running.answered(outcome_of_code(answer.code), answer)
+            else:
+                answer = None
                 await self._decoupled.send(asked, await self._decoupled.reserve(asked, deadline_s - now_s()), tasks)
                 running.outcome = Outcome.ANSWERED
-            else:
-                answer = await self._infer(asked, deadline_s)
-                running.answered(outcome_of_code(answer.code), answer)
         except ControlPlaneError as exc:
             answer = failure(exc)
             running.fail(exc)

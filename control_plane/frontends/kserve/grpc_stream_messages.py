@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from control_plane.inference.retries.server_fault import dead_stub_model_in
 from control_plane.protocols.grpc import (
     PREFIX_BYTES,
     GrpcAnswer,
@@ -22,6 +23,8 @@ ERRORS_END_STREAM = (b"triton_grpc_error", b"true")
 """Metadata by which a client asks that an error ends the stream with a status, instead of being sent as a
 message."""
 
+_ERROR_FIELD = 0x0A
+"""First byte of a message whose first field is `error_message`: number 1, with a length (protobuf's encoding)."""
 _ANSWER = InflateBound(2**31 - 1, "the answer is too large")
 
 
@@ -42,6 +45,23 @@ def raise_model_error(frame: MessageFrame) -> None:
     answer = service_pb2.ModelStreamInferResponse.FromString(bytes(frame[PREFIX_BYTES:]))
     if answer.error_message and answer.infer_response.model_name:
         raise StreamEnded(status_answer(GrpcStatus.INTERNAL, answer.error_message))
+
+
+def dead_model_in(frame: MessageFrame) -> str | None:
+    """The model whose request Triton's message says to have met a dead stub, empty where it is not named; None for all other messages,
+    of which most are told by one byte: of an error it is the first field."""
+    if len(frame) <= PREFIX_BYTES or frame[PREFIX_BYTES] != _ERROR_FIELD:
+        return None
+    answer = service_pb2.ModelStreamInferResponse.FromString(bytes(frame[PREFIX_BYTES:]))
+    if dead_stub_model_in(answer.error_message.encode()) is None:
+        return None
+    name: str = answer.infer_response.model_name
+    return name
+
+
+def says_decoupled(answer: GrpcAnswer) -> bool:
+    """Whether Triton has refused a ModelInfer call, uncomputed, since its model is decoupled, in the words of 24.10."""
+    return answer.code == GrpcStatus.UNIMPLEMENTED and "decoupled transaction policy" in answer.details
 
 
 def error_message(request_id: str, text: str) -> bytes:

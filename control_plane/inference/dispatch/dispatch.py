@@ -63,6 +63,10 @@ class Dispatch(Protocol):
         Raises as `send` does.
         """
 
+    def met_dead_stub(self, server: str, model: str, *, sent_s: float) -> None:
+        """Note Triton's answer that the stub is dead which was to compute a request, sent there at the loop's time `sent_s`; who sends
+        by himself tells it of each."""
+
     def idle_replica(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
         """Reserve a replica of the model that has nothing to do, for as long as the block lasts; None if there is none. What is
         sent there says nothing of service times, and is never sent again."""

@@ -40,12 +40,21 @@ _TIMES = {Fault.DEAD_STUB: 3}
 and a request may have been in flight in both."""
 
 
+class Forsakable(Protocol):
+    """The part of `admission/permit.Permit` that is needed here."""
+
+    def forsake(self) -> None: ...
+
+
 class RunningOnOne(CostedRequest, RepeatableRequest, Protocol):
     """The part of `inference/in_flight/running_request.AuthorizedRequest` that is needed here; it is charged from when it is
     sent."""
 
     server: str
     sent_s: float | None
+
+    @property
+    def permit(self) -> Forsakable: ...
 
 
 class Sendable(Hashable, Protocol[AnswerT_co]):
@@ -177,7 +186,7 @@ class SingleServerDispatch:
                     await attempt.run(send, sent.upstream, timeout_s=deadline_s - sent.at_s)
                     if hold is not None and attempt.answer is not None:
                         attempt.answer = hold(sent, suspect, attempt.answer)
-                    await self._judge(request, call, sent, attempt, suspect)
+                    await self._judge(request, call, running, sent, attempt, suspect)
             else:
                 if call.model_name in self._under_repair.ready_s:
                     await self._await_repair(call, deadline_s)
@@ -192,7 +201,7 @@ class SingleServerDispatch:
                     if fault is None:
                         return answer if hold is None else hold(sent, None, answer)
                     attempt = Attempt(answer, fault=fault)
-                await self._judge(request, call, sent, attempt, None)
+                await self._judge(request, call, running, sent, attempt, None)
             fault = attempt.fault
             if fault is None or resent.count(fault) >= _TIMES.get(fault, 1) or not self._may_resend(fault, call, running):
                 return attempt.result()
@@ -284,22 +293,35 @@ class SingleServerDispatch:
             running.sent_s = None  # nobody is charged for waiting
         return await self._servers.comes_up(within_s=deadline_s - self._now_s())
 
-    async def _judge(self, request: Hashable, call: InferCall, sent: _Sent, attempt: Attempt[AnswerT], suspect: Suspect | None) -> None:
+    async def _judge(
+        self,
+        request: Hashable,
+        call: InferCall,
+        running: RunningOnOne | None,
+        sent: _Sent,
+        attempt: Attempt[AnswerT],
+        suspect: Suspect | None,
+    ) -> None:
         """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""
         fault = attempt.fault
         if fault is None:
             if suspect is not None and not suspect.is_stream:
                 self.deaths.answered(suspect)
             return
+        if running is not None and recall_of(attempt.error) is not None:
+            running.permit.forsake()  # nobody goes on with what a dead process had
         self._tell_of_frozen(fault, attempt.error, call, sent)
         if await self.is_death(fault, attempt.error, call, sent, is_suspect=suspect is not None):
             await self.deaths.died(request, call, ONLY, suspect=suspect, is_stub=fault is Fault.DEAD_STUB)
 
     def _tell_of_frozen(self, fault: Fault, error: Exception | None, call: InferCall, sent: _Sent) -> None:
         """Tell of a copy whose stub Triton takes for dead and nobody has seen to die: it stands still, and stays for ever."""
-        is_repaired = call.model_name in self._under_repair.ready_s or sent.copy != self._under_repair.copy_of(call.model_name)
-        if fault is Fault.DEAD_STUB and recall_of(error) is None and not is_repaired and self._servers.suspect is not None:
-            self._servers.suspect(ONLY, call.model_name, sent.at_s)
+        if fault is Fault.DEAD_STUB and recall_of(error) is None and sent.copy == self._under_repair.copy_of(call.model_name):
+            self.met_dead_stub(ONLY, call.model_name, sent_s=sent.at_s)
+
+    def met_dead_stub(self, server: str, model: str, *, sent_s: float) -> None:
+        if self._servers.suspect is not None and model not in self._under_repair.ready_s:
+            self._servers.suspect(server, model, sent_s)
 
     def gave_up(self, call: InferCall, sent: _Sent) -> None:
         """Note that a caller has waited in vain for the next piece of a stream."""

@@ -99,7 +99,7 @@ class Suspects:
         return after
 
     def learn(self, digest: Digest, record: Record | None, now_s: float) -> None:
-        """Take over what another process has found out. Who is guilty stays guilty, whoever else was answered."""
+        """Take over what another process has found out. Who is guilty stays guilty."""
         before = self.record(digest, now_s)
         if before is not None and before.verdict is Verdict.GUILTY:
             return
@@ -120,8 +120,10 @@ class Suspects:
             self._records.popitem(last=False)
 
     def answered(self, digest: Digest) -> None:
-        """Note that a suspect has been answered: it was not the cause."""
-        self._records.pop(digest, None)
+        """Note that a suspect has been answered: it was not the cause. Who is guilty stays so, whichever of equal requests was
+        answered, and when its turn is over that had no end before."""
+        if (known := self._records.get(digest)) is not None and known.verdict is not Verdict.GUILTY:
+            del self._records[digest]
 
 
 class StubDeaths:

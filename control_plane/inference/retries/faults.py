@@ -31,7 +31,7 @@ from control_plane.core.errors import (
     UpstreamUnavailable,
 )
 from control_plane.core.infer_call import SendFailure
-from control_plane.inference.retries.server_fault import READ_BYTES, dead_stub_model_in, is_error_event
+from control_plane.inference.retries.server_fault import READ_BYTES, dead_stub_model_in, dead_stub_model_in_event, is_error_event
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus
 from control_plane.protocols.http1 import HttpAnswer
 
@@ -255,7 +255,7 @@ def _http_fault(status: int, text: bytes) -> Fault:
         case 400 | 499 if _CANCELLED_WORDS.search(text):
             return Fault.CANCELLED
         case 400 if is_error_event(text):
-            return _unavailable(text) if dead_stub_model_in(text) is None else Fault.DEAD_STUB
+            return _unavailable(text) if dead_stub_model_in_event(text) is None else Fault.DEAD_STUB
         case _:
             return Fault.OTHER
 

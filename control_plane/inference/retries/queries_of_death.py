@@ -142,22 +142,26 @@ class QueriesOfDeath:
 
         Raises QueryOfDeath: it is guilty. DeadlineExceeded: suspects before it took too long.
         """
+        deadline_s = self.now_s() + timeout_s
         digest = await digest_of(request.content(call), call)
-        if self._is_suspect(digest):
+        while (record := self._record_of_suspect(digest)) is not None:
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(min(deadline_s, record.until_s) - self.now_s()):
                     turn = await self.turns.acquire(call.model_name)
             except TimeoutError as exc:
+                if self.now_s() < deadline_s:
+                    continue  # the suspect whose turn it is takes so long that this one is suspect no more
                 raise DeadlineExceeded("its turn did not come in time: after a death, requests like it are sent one by one") from exc
             suspect = Suspect(digest, self, self.turns, turn)
             try:
                 # While it waited, an equal request may have been answered, or have caused another death.
-                if self._is_suspect(digest):
+                if self._record_of_suspect(digest) is not None:
                     yield suspect
                     return
             finally:
                 if not suspect.is_stream:
                     suspect.end_turn()
+            break
         yield None
 
     async def died(self, request: Hashable, call: InferCall, server: str, *, suspect: Suspect | None, is_stub: bool) -> None:
@@ -204,12 +208,12 @@ class QueriesOfDeath:
         if finding.record is not None:
             self.turns.died(model, is_stub=finding.is_stub)
 
-    def _is_suspect(self, digest: Digest) -> bool:
-        """Raises QueryOfDeath."""
+    def _record_of_suspect(self, digest: Digest) -> Record | None:
+        """Return what is known of a suspect; None where the request is innocent. Raises QueryOfDeath."""
         record = self._suspects.record(digest, self.now_s())
         if record is not None and record.verdict is Verdict.GUILTY:
             raise self._refusal(digest, record)
-        return record is not None
+        return record
 
     def _refusal(self, digest: Digest, record: Record) -> QueryOfDeath:
         self.refused += 1

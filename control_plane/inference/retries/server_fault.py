@@ -14,8 +14,16 @@ from control_plane.metering.domain.usage import ClientStatus
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus
 from control_plane.protocols.http1 import HttpAnswer
 
-_DEAD_STUB = re.compile(rb"Stub process '([^']{1,300})' is not healthy")
-_ERROR_EVENT = re.compile(rb"(^|\n)data: ?\{\"error\":")
+_DEAD_STUB = re.compile(
+    rb"(?:\{\"error\": ?(?:\{\"message\": ?)?\")?"
+    rb"(?:in ensemble '[^']{1,300}', "
+    rb"|Failed to process the request\(s\) for model (?:instance )?'[^']{1,300}', message: "
+    rb"|TritonModelException: )*"
+    rb"Stub process '([^']{1,300})' is not healthy"
+)
+"""Triton's words, after those of ensembles and of models that call this one (BLS): they begin the text. Further behind they may be
+a caller's, whom a model quotes in its own error: he could have models ended and loaded anew."""
+_ERROR_EVENT = re.compile(rb"(?:^|\n)data: ?(?=\{\"error\":)")
 _NUMBERS = re.compile("(_[0-9]+){1,2}$")
 """Suffix that Triton appends to a model's name: the numbers of the instance group and of the instance in
 it."""
@@ -29,10 +37,12 @@ def dead_stub_model_of(came: object) -> str | None:
     Triton does not restart the stub: the model stays broken until it is loaded again.
     """
     if isinstance(came, bytes):
-        return dead_stub_model_in(came) if is_error_event(came) else None
+        return dead_stub_model_in_event(came)
     if isinstance(came, HttpAnswer):
         text = bytes(came.body[:READ_BYTES])
-        return dead_stub_model_in(text) if came.status == 500 or (came.status == 400 and is_error_event(text)) else None
+        if came.status == 400:
+            return dead_stub_model_in_event(text)
+        return dead_stub_model_in(text) if came.status == 500 else None
     if isinstance(came, GrpcAnswer) and came.code == GrpcStatus.INTERNAL:
         return dead_stub_model_in(came.details.encode())
     return dead_stub_model_in(str(came).encode()) if isinstance(came, ControlPlaneError) else None
@@ -70,5 +80,11 @@ def _error_in(body: bytes) -> str:
 def dead_stub_model_in(text: bytes) -> str | None:
     """The model whose stub has died, by an error's text; an instance group's own name, if the configuration
     sets one."""
-    found = _DEAD_STUB.search(text[:READ_BYTES])
+    found = _DEAD_STUB.match(text[:READ_BYTES])
     return None if found is None else _NUMBERS.sub("", found[1].decode(errors="replace"))
+
+
+def dead_stub_model_in_event(text: bytes) -> str | None:
+    """As `dead_stub_model_in`, by a text that has an error as an event; None where it has none."""
+    found = _ERROR_EVENT.search(text[:READ_BYTES])
+    return None if found is None else dead_stub_model_in(text[found.end() :])

@@ -22,7 +22,7 @@ from control_plane.models.domain.description import DescribedModel
 from control_plane.node.domain.fence import Term
 from control_plane.node.domain.plausible import plausible_cost, plausible_memory, plausible_models, plausible_term
 
-VERSIONS = (4, 4)
+VERSIONS = (5, 5)
 """Oldest and newest version of the wire that this program speaks."""
 LENGTH_BYTES = 4  # before each frame, big-endian
 MAX_FIRST_BYTES = 4096

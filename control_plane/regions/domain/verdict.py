@@ -72,10 +72,16 @@ _IS_OF_A_MODEL = re.compile(rb"\r\ncontent-type:[ \t]*(?:application/(?:json|oct
 
 @runtime_checkable
 class Streamed(Protocol):
-    """The part of an answer in pieces (`triton/ports.HttpStream`) that shows what it is."""
+    """Answer in pieces (`triton/ports.HttpStream`)."""
 
     status: int
     head: bytes
+
+    async def receive(self) -> bytes | None:
+        """See `triton/ports.HttpStream`."""
+
+    def close(self) -> None:
+        """See `triton/ports.HttpStream`."""
 
 
 def verdict_of(answer: object) -> Verdict:

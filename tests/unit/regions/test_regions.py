@@ -19,7 +19,9 @@ from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.regions.domain.region import Region
 from control_plane.regions.domain.verdict import Verdict
 from control_plane.regions.regions import PROBE_EVERY_S, PROBE_TIMEOUT_S, Regions
+from control_plane.triton.ports import HttpStream
 from tests.aio import settle
+from tests.fakes import FakeHttpStream
 from tests.unit.regions.regions_bench import Link
 
 pytestmark = pytest.mark.virtual_time
@@ -41,6 +43,13 @@ class Request:
 
     def with_field(self, answer: HttpAnswer, name: str, value: str) -> HttpAnswer:
         return HttpAnswer(answer.status, value.encode(), answer.body)
+
+
+class Streaming(Request):
+    """Request with a streamed answer."""
+
+    def with_field(self, answer: HttpAnswer, name: str, value: str) -> HttpAnswer:
+        return answer
 
 
 @dataclass
@@ -130,6 +139,34 @@ async def test_what_may_not_be_computed_twice_fails_where_it_failed(status: int)
         with pytest.raises(UpstreamUnavailable, match="region one has failed the request, which it may have computed"):
             await made.ask(Running(is_repeatable=False))
         assert await made.ask(Running(named_model="n")) is None
+
+
+@pytest.mark.parametrize(
+    ("stream", "is_used"),
+    [
+        (FakeHttpStream(), True),
+        (FakeHttpStream(status=502), False),
+        (FakeHttpStream(head=b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n"), False),
+    ],
+)
+async def test_a_stream_that_is_no_answer_is_closed(stream: FakeHttpStream, is_used: bool) -> None:
+    async with bench(east=Link(answer=lambda: cast("HttpAnswer", stream))) as it:
+        assert (await it.ask(request=Streaming()) is not None) == is_used
+    assert stream.closed.is_set() != is_used
+
+
+async def test_a_stream_is_in_flight_there_until_it_is_closed() -> None:
+    async with bench(east=Link(answer=lambda: cast("HttpAnswer", FakeHttpStream()))) as it:
+        [standing] = it.regions.standings
+        standing.window.size = 1.0
+        begun = cast("HttpStream", await it.ask(request=Streaming()))
+        standing.window.size = 1.0
+        assert standing.in_flight == 1
+        assert await it.ask(request=Streaming()) is None, "there is no room beside it"
+        begun.close()
+        begun.close()
+        assert standing.in_flight == 0
+        assert await it.ask(request=Streaming()) is not None
 
 
 async def test_what_processes_have_died_of_there_does_not_come_back() -> None:

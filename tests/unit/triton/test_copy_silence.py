@@ -143,3 +143,19 @@ class TestOfAnOnlyServer:
         for number in range(2500):
             await watch.watch(f"m{number}", asyncio.sleep(0), print)
         assert len(watch._models) <= 1000
+
+    async def test_such_names_hide_nothing_that_is_under_way(self) -> None:
+        watch = SilenceWatch(asyncio.get_running_loop().time)
+        async with asyncio.TaskGroup() as tasks:
+            lost = tasks.create_task(_taken_back(watch, "a"))
+            await asyncio.sleep(0)
+            for number in range(2500):
+                await watch.watch(f"m{number}", asyncio.sleep(0), print)
+            watch.died(["a"])
+        assert "the Python process of 'a'" in str(lost.result())
+
+
+async def _taken_back(watch: SilenceWatch, model: str) -> UpstreamUnavailable:
+    with pytest.raises(UpstreamUnavailable) as caught:
+        await watch.watch(model, asyncio.sleep(5.0), print, may_be_sent_again=True)
+    return caught.value

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import Recall, RecallCause, UpstreamUnavailable
-from control_plane.triton.open_streams import OpenStreams
+from control_plane.triton.open_streams import MOST_SUSPECTS, OpenStreams
 from tests.fakes import FakeHttpStream
 
 
@@ -73,6 +73,16 @@ async def test_with_a_models_process_those_end_that_have_begun_and_those_that_ha
         assert error.recall == Recall(RecallCause.STUB_DIED, is_suspect=True)
     assert await other.receive() == b"x"
     streams.died("s0", "c")
+
+
+async def test_of_those_that_have_not_begun_the_oldest_are_suspect() -> None:
+    streams = OpenStreams()
+    async with asyncio.TaskGroup() as tasks:
+        lost = [tasks.create_task(_lost(streams.begin("s0", "a", asyncio.sleep(5.0)))) for _ in range(MOST_SUSPECTS + 3)]
+        await asyncio.sleep(0.01)
+        streams.died("s0", "a")
+    recalls = [error.recall for error in (each.result() for each in lost)]
+    assert [recall is not None and recall.is_suspect for recall in recalls] == [True] * MOST_SUSPECTS + [False] * 3
 
 
 async def _lost(asking: Coroutine[Any, Any, object]) -> UpstreamUnavailable:

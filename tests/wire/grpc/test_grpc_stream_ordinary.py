@@ -255,6 +255,22 @@ async def test_beside_a_decoupled_model_each_goes_its_own_way() -> None:
         assert [id_of(each) for each in it.upstream.grpc.requests] == ["o"]
 
 
+async def test_one_that_triton_says_is_decoupled_goes_the_other_way_though_it_could_not_say_so_before() -> None:
+    """It was frozen then, or the model was not loaded yet."""
+    refusal = status_answer(12, "ModelInfer RPC doesn't support models with decoupled transaction policy")
+    async with frontend(FakeGrpc(answer=lambda call: refusal)) as it:
+        assert ORDINARY not in it.upstream.control.decoupled
+        call = it.stream()
+        await call.write(request("1"))
+        stream = await it.upstream.grpc.streams.get()
+        assert await stream.sent.get() == request("1")
+        await call.done_writing()
+        assert await stream.sent.get() is None
+        stream.end()
+        assert await has_ended(call)
+        assert await call.code() is grpc.StatusCode.OK
+
+
 async def test_a_cancelled_stream_cancels_what_it_asked() -> None:
     async with frontend(FakeGrpc(answer=by_id)) as it:
         it.upstream.grpc.calls.hold()

@@ -95,6 +95,49 @@ class TestRelay:
             assert await stream.sent.get() == request(id_="2")
             assert not stream.cancelled.is_set()
 
+    async def test_what_triton_ends_under_twice_is_refused(self) -> None:
+        async with frontend() as it:
+            for code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION):
+                call, stream = await begun(it)
+                stream.is_broken_off = True
+                asyncio.get_running_loop().call_later(0.1, it.servers.lost, "Triton has crashed")
+                stream.end(14, "closed")
+                assert await has_ended(call)
+                assert await call.code() is code
+                it.servers.up(it.upstream)
+            call = it.stream()
+            await call.write(request())
+            assert "2 processes died under it" in (await refusal(call))[1]
+            assert it.upstream.grpc.streams.empty()
+            innocent = infer_message(content=b"\1\0\0\0")
+            await call.write(innocent)
+            assert await (await it.upstream.grpc.streams.get()).sent.get() == innocent
+
+    async def test_a_connection_that_breaks_while_triton_lives_on_blames_nobody(self) -> None:
+        async with frontend() as it:
+            call, stream = await begun(it)
+            stream.is_broken_off = True
+            stream.end(14, "closed")
+            assert await has_ended(call)
+            assert not it.inference.dispatch.deaths.watches("m")
+
+    async def test_a_stub_that_triton_takes_for_dead_and_nobody_has_seen_to_die_is_told_of(self) -> None:
+        async with frontend() as it:
+            told = list[str]()
+            it.servers.suspect = lambda server, model, since_s: told.append(model)
+            call, stream = await begun(it)
+            words = "Stub process 'm_0_0' is not healthy."
+            for error in (f"no such word: {words}", words):
+                assert not told
+                stream.put(answer(error))
+                assert await call.read() == answer(error)
+            assert told == ["m"]
+            other = service_pb2.ModelStreamInferResponse(error_message=words)
+            other.infer_response.model_name = "other"
+            stream.put(other.SerializeToString())
+            assert await call.read() == other.SerializeToString()
+            assert told == ["m"]
+
     async def test_a_stream_without_messages_ends_well_and_opens_none(self) -> None:
         async with frontend() as it:
             call = it.stream()

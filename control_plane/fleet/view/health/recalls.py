@@ -18,8 +18,8 @@ from control_plane.fleet.domain.fleet import Fleet, Replica
 from control_plane.fleet.domain.health.overdue import AT_LEAST_S, may_hang, overdue
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.retries.attempt import Send
+from control_plane.triton.open_streams import MOST_SUSPECTS
 from control_plane.triton.ports import Upstream
-from control_plane.triton.silence_watch import MOST_SUSPECTS
 
 AnswerT = TypeVar("AnswerT")
 

@@ -42,6 +42,22 @@ class Request:
         return {200: Outcome.ANSWERED, 404: Outcome.MODEL_NOT_FOUND}.get(answer.status, Outcome.UPSTREAM_ERROR)
 
 
+@dataclass
+class KeptRequest(Request):
+    """Request whose slot is kept when it is cancelled, as `triton/adapters` do while Triton computes it."""
+
+    kept: list[Upstream] = field(default_factory=list)
+
+    async def send(self, server: Upstream, *, timeout_s: float) -> Any:
+        try:
+            return await super().send(server, timeout_s=timeout_s)
+        except asyncio.CancelledError:
+            self.kept.append(server)
+            raise
+
+    stream = send
+
+
 def status(answer: Any) -> int:
     assert isinstance(answer, HttpAnswer)
     return answer.status

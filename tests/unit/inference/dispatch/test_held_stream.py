@@ -11,6 +11,7 @@ import pytest
 
 from control_plane.core.errors import DeadlineExceeded, QueryOfDeath, UpstreamFailed, UpstreamUnavailable
 from control_plane.inference.dispatch.held_stream import HeldStream
+from control_plane.inference.domain.queries_of_death import REMEMBERED_S
 from control_plane.inference.retries.faults import Fault
 from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from tests.fakes import FakeHttpStream
@@ -159,6 +160,21 @@ async def test_a_suspect_keeps_its_turn_until_its_end_or_for_two_seconds_which_c
     await begin(prompts[3], b"x")
     assert now_s() - began_s == pytest.approx(2.0)
     assert [await is_suspect(each) for each in prompts[:3]] == [False, True, False], "who leaves before the end clears nothing"
+
+
+async def test_who_waits_for_a_turn_goes_on_once_he_is_suspect_no_more() -> None:
+    now_s = asyncio.get_running_loop().time
+    deaths = QueriesOfDeath(now_s=now_s)
+    slow, other = Request(text="slow"), Request(text="other")
+    for each in (slow, other):
+        await deaths.died(each, call("a"), "s0", suspect=None, is_stub=True)
+    async with deaths.turn(slow, call("a"), timeout_s=1000.0):
+        with pytest.raises(DeadlineExceeded, match="its turn did not come in time"):
+            async with deaths.turn(other, call("a"), timeout_s=10.0):
+                pass
+        async with deaths.turn(other, call("a"), timeout_s=1000.0) as suspect:
+            assert suspect is None
+            assert now_s() == pytest.approx(REMEMBERED_S, abs=0.1)
 
 
 async def test_a_stream_that_has_lived_for_longer_is_not_what_its_process_died_of() -> None:

@@ -12,9 +12,9 @@ from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.ports import HttpStream
 from tests.fakes import FakeHttpStream
 from tests.unit.fleet.fleet_bench import call
-from tests.unit.fleet.routing.dispatch_bench import Request
+from tests.unit.fleet.routing.dispatch_bench import KeptRequest, Request
 from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, DEAD, NOT_SENT, repeatable
-from tests.unit.inference.dispatch.single_server_bench import Bench
+from tests.unit.inference.dispatch.single_server_bench import OK, Bench
 
 pytestmark = pytest.mark.virtual_time
 
@@ -122,6 +122,22 @@ async def test_with_a_stub_its_streams_end_those_that_have_begun_and_those_that_
     assert not isinstance(held, HttpAnswer)
     assert await held.receive() == b"x"
     held.close()
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_what_a_dead_process_has_is_waited_for_by_no_slot(is_stream: bool) -> None:
+    bench, loop, request = Bench(), asyncio.get_running_loop(), KeptRequest([OK], takes_s=5.0)
+    bench.servers.suspect = lambda *suspected: None
+    running = repeatable(not is_stream)
+    running.permit.forsake = request.kept.clear
+    loop.call_later(0.1, bench.servers.under_repair.show, {"a": loop.time() + 1.0})
+    loop.call_later(0.2, bench.servers.under_repair.show, {})
+    if is_stream:
+        with pytest.raises(UpstreamUnavailable, match="the Python process of 'a'"):
+            await bench.one.stream(request, call("a"), timeout_s=30.0, running=running)
+    else:
+        assert await bench.one.send(request, call("a"), timeout_s=30.0, running=running) is OK
+    assert not request.kept
 
 
 async def test_what_was_computed_beside_a_stream_is_suspect_too_when_triton_answers_it_a_second_later() -> None:

@@ -35,6 +35,14 @@ def test_an_answer_clears_a_suspect() -> None:
     assert known.died(A, "s1", 1.0, was_suspect=False).verdict is Verdict.SUSPECT
 
 
+def test_no_answer_clears_a_guilty_one() -> None:
+    known = Suspects()
+    known.died(A, "s0", 0.0, was_suspect=False)
+    guilty = known.died(A, "s1", 1.0, was_suspect=True)
+    known.answered(A)
+    assert known.record(A, 2.0) == guilty
+
+
 class TestWhatOthersFoundOut:
     SUSPECT = Record(("s0",), 60.0, Verdict.SUSPECT)
     GUILTY = Record(("s0", "s1"), 70.0, Verdict.GUILTY)

@@ -9,6 +9,7 @@ from control_plane.protocols.http1 import make_answer
 from tests.fakes import FakeHttpStream
 
 _WORDS = "Stub process 'echo_0_0' is not healthy."
+_FAILED = "Failed to process the request(s) for model 'caller_0_0', message: "
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,15 @@ _WORDS = "Stub process 'echo_0_0' is not healthy."
         pytest.param(make_answer(500, b" " * 2000 + _WORDS.encode()), None, id="far behind in a long text"),
         pytest.param(status_answer(13, _WORDS), "echo", id="grpc"),
         pytest.param(status_answer(13, f"in ensemble 'both', {_WORDS}"), "echo", id="a step of an ensemble"),
+        pytest.param(
+            status_answer(13, f"{_FAILED}TritonModelException: {_FAILED}{_WORDS}\n\nAt:\n  model.py(9)"), "echo", id="a model called"
+        ),
+        pytest.param(make_answer(500, b'{"error":{"message":"%b","code":500}}' % _WORDS.encode()), "echo", id="as OpenAI says it"),
+        pytest.param(b'data: {"x":1}\n\ndata: {"error":"%b"}\n\n' % _WORDS.encode(), "echo", id="behind a piece"),
+        pytest.param(status_answer(13, f"no such word: {_WORDS}"), None, id="quoted from a request"),
+        pytest.param(status_answer(13, f'?\ndata: {{"error":"{_WORDS}'), None, id="quoted as an event"),
+        pytest.param(make_answer(500, b'{"error":"%bValueError: %b"}' % (_FAILED.encode(), _WORDS.encode())), None, id="quoted over HTTP"),
+        pytest.param(b'data: {"error":"no such word: %b"}' % _WORDS.encode(), None, id="quoted in a stream"),
         pytest.param(status_answer(3, _WORDS), None, id="another status"),
         pytest.param(message_answer(b"x"), None, id="an answer"),
         pytest.param(None, None, id="a stream"),

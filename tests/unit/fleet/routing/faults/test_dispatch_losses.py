@@ -262,6 +262,16 @@ class TestDeadProcesses:
             assert bench.replica("a").state is LOADING
             assert idle(bench)
 
+    async def test_who_keeps_a_stream_open_tells_of_each_answer(self) -> None:
+        async with running(FleetBench()) as bench:
+            await bench.use("a")
+            for number in range(3):
+                assert bench.replica("a").state is READY, number
+                bench.dispatch.met_dead_stub("s0", "a", sent_s=0.0)
+            assert bench.replica("a").state is LOADING
+            bench.dispatch.met_dead_stub("s9", "a", sent_s=0.0)
+            bench.dispatch.met_dead_stub("s0", "nowhere", sent_s=0.0)
+
     async def test_one_that_cannot_be_loaded_anew_is_left_alone_for_a_while(self) -> None:
         async with running(FleetBench()) as bench:
             await bench.use("a")

@@ -12,7 +12,7 @@ from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.ports import HttpStream
 from tests.fakes import FakeHttpStream
 from tests.unit.fleet.fleet_bench import FleetBench, call, running
-from tests.unit.fleet.routing.dispatch_bench import Request, idle
+from tests.unit.fleet.routing.dispatch_bench import KeptRequest, Request, idle
 from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, DEAD, both_ready, repeatable
 
 pytestmark = pytest.mark.virtual_time
@@ -114,16 +114,18 @@ async def test_with_a_stub_its_streams_end_and_one_that_has_not_begun_is_sent_ag
     async with running(FleetBench()) as bench:
         await bench.use("a")
         begun = await _begun(bench, Request([FakeHttpStream()]))
-        later = Request([FakeHttpStream(), FakeHttpStream()], takes_s=0.5)
+        later, running_later = KeptRequest([FakeHttpStream(), FakeHttpStream()], takes_s=0.5), repeatable(is_repeatable)
+        running_later.permit.forsake = later.kept.clear
         loop = asyncio.get_running_loop()
         loop.call_later(0.1, bench.router.stub_died, "s0", "a", "was killed by SIGKILL")
         with nullcontext() if is_repeatable else pytest.raises(UpstreamUnavailable, match="has died"):
-            held = await stream(bench, later, is_repeatable=is_repeatable, timeout_s=20.0)
+            held = await bench.dispatch.stream(later, call("a"), timeout_s=20.0, running=running_later)  # type: ignore[arg-type]
             assert not isinstance(held, HttpAnswer)
             held.close()
         with pytest.raises(UpstreamUnavailable, match="the Python process of 'a' on server 's0' has died"):
             await begun.receive()
         begun.close()
         assert len(later.sent) == 1 + is_repeatable
+        assert not later.kept, "no slot waits for the dead process"
         assert bench.dispatch.deaths.watches("a")
         assert idle(bench)
