@@ -330,11 +330,11 @@ class SingleServerDispatch:
 
     async def is_death(self, fault: Fault, error: Exception | None, call: InferCall, sent: _Sent, *, is_suspect: bool) -> bool:
         """Whether a process of Triton died while this request was in flight in it; `fleet/routing/resending` has the same for a fleet."""
+        copy = (sent.upstream, sent.copy)
         if (recall := recall_of(error)) is not None:
-            return recall.is_suspect
+            # One that Triton has called dead already, as it stands still, was sent nothing to die of since, and dies but once.
+            return recall.is_suspect and not self._stub_deaths.was_dead(ONLY, call.model_name, copy, at_s=sent.at_s)
         if fault is Fault.DEAD_STUB:
-            return self._stub_deaths.was_in_flight(
-                ONLY, call.model_name, (sent.upstream, sent.copy), began_s=sent.at_s, now_s=self._now_s()
-            )
+            return self._stub_deaths.was_in_flight(ONLY, call.model_name, copy, began_s=sent.at_s, now_s=self._now_s())
         is_lost = fault is Fault.CONNECTION_LOST
         return is_lost and (not is_suspect or await self._servers.goes_down(sent.upstream, within_s=_NOTICED_S))

@@ -141,6 +141,11 @@ class StubDeaths:
         self._told[server, model] = copy, now_s if is_first else first_s, now_s
         return is_first or (began_s < first_s and now_s - first_s <= ONE_BATCH_S)
 
+    def was_dead(self, server: str, model: str, copy: object, *, at_s: float) -> bool:
+        """Whether this copy's stub was known to be dead by then."""
+        died, first_s, _ = self._told.get((server, model), (None, 0.0, 0.0))
+        return died == copy and at_s >= first_s
+
     def dead_copies(self, model: str) -> Iterator[tuple[str, object]]:
         """The copies of a model whose stubs have died, by server, as far as they were told."""
         for (server, died), (copy, _, _) in self._told.items():

@@ -226,6 +226,21 @@ class TestRecalls:
                     await bench.send(innocent)
         assert len(innocent.sent) == min(deaths, 3) + 1
 
+    async def test_one_that_triton_calls_dead_and_that_is_ended_then_has_died_once(self) -> None:
+        """A stub that stands still, as one that is stopped does."""
+        bench, loop = Bench(), asyncio.get_running_loop()
+
+        def ended(*_: object) -> None:
+            loop.call_later(1.5, bench.servers.under_repair.show, {"a": loop.time() + 2.0})
+            loop.call_later(3.0, bench.servers.under_repair.show, {})
+
+        bench.servers.suspect = ended
+        request = Request([DEAD, OK], takes_s=1.0)
+        loop.call_later(0.5, setattr, request, "takes_s", 30.0)  # sent again, it waits for the copy that stands still
+        loop.call_later(2.0, setattr, request, "takes_s", 0.1)
+        assert await bench.send(request) == OK
+        assert len(request.sent) == 3
+
     async def test_what_takes_long_at_another_model_is_left_alone(self) -> None:
         bench, loop = Bench(), asyncio.get_running_loop()
         bench.servers.suspect = lambda *_: None
