@@ -158,9 +158,10 @@ def usage(pid: int) -> Usage:
 def tree(pid: int) -> list[int]:
     """The process and all its descendants."""
     children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            children += map(int, task.read_text().split())
+    with contextlib.suppress(OSError):  # it may end meanwhile, and so may any thread of it
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                children += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
     return [pid, *(each for child in children for each in tree(child))]
 
 
