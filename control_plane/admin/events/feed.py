@@ -46,17 +46,12 @@ class GatewayEvent:
 class EventFeed:
     """Ring buffer of the latest events, and those who read it."""
 
-    def __init__(
-        self,
-        *,
-        today_s: Callable[[], float] = time.time,
-        max_events: int = MAX_EVENTS,
-        tell: Callable[[GatewayEvent], None] = lambda event: None,
-        watched: Callable[[bool], None] = lambda is_watched: None,
-    ) -> None:
-        """`tell` is told each event, `watched` whenever the first reader comes and the last one leaves."""
+    def __init__(self, *, today_s: Callable[[], float] = time.time, max_events: int = MAX_EVENTS) -> None:
         self._today_s = today_s
-        self.tell, self.watched = tell, watched
+        self.tell: Callable[[GatewayEvent], None] = lambda event: None
+        """Told each event."""
+        self.watched: Callable[[bool], None] = lambda is_watched: None
+        """Told whenever the first reader comes and the last one leaves."""
         self._process = token_hex(4)
         """Part of each id: numbers begin anew with each process."""
         self._events: deque[GatewayEvent] = deque(maxlen=max_events)
