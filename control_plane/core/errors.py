@@ -245,8 +245,8 @@ class GatewayStopping(ControlPlaneError):
 
     code = ErrorCode.GATEWAY_STOPPING
 
-    def __init__(self) -> None:
-        super().__init__("the gateway is stopping; try again shortly")
+    def __init__(self, message: str = "the gateway is stopping; try again shortly") -> None:
+        super().__init__(message)
 
 
 class UpstreamFailed(ControlPlaneError):
