@@ -223,7 +223,7 @@ class RegionCount:
 
     region: str
     result: str
-    """A value of `regions/domain/verdict.Verdict`."""
+    """A value of `regions/domain/verdict.RegionVerdict`."""
     count: int
 
 

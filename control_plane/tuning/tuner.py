@@ -20,7 +20,7 @@ from control_plane.tuning.domain.search import (
     FINALISTS,
     Axis,
     Costs,
-    Verdict,
+    Recommendation,
     choose_finalists,
     decide,
     expected_candidates,
@@ -75,7 +75,7 @@ class TuningResult:
     rounds: Mapping[Candidate, Sequence[Round]]
     """The final rounds of the default and of the best other candidates."""
     failures: Mapping[Candidate, str]
-    verdict: Verdict
+    verdict: Recommendation
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows of tables and plots: finalists over their final rounds, then the others over their
