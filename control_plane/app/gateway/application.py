@@ -273,11 +273,12 @@ class App:
         with garbage_collector_paused():
             from control_plane.admin.api import make_admin_api
             from control_plane.admin.server import make_admin_server
+            from control_plane.admin.services import AdminServices
 
         access, trail = services.governance.access, AuditTrail(audit)
         state = AuditedStore(MirroredStore(services.state, services.known), trail, Actor("gateway"))
         objects = Objects(state)
-        api = make_admin_api(
+        admin_services = AdminServices(
             models=self._models,
             servers=self._servers,
             access=access,
@@ -288,7 +289,6 @@ class App:
             usage=UsageService(services.usage, lambda: services.known.prices.values()),
             trail=trail,
             known=services.known,
-            version=version("tidegate"),
             degraded=lambda: list(
                 dict.fromkeys([*services.degraded(), *self._events.degraded(), *(self._workers.degraded() if self._workers else ())])
             ),
@@ -301,8 +301,8 @@ class App:
             events=self._events.feed,
             subscriptions=self._events.subscriptions,
             records=records,
-            console=self._settings.admin.console,
         )
+        api = make_admin_api(admin_services, version=version("tidegate"), console=self._settings.admin.console)
         hosts = allowed_hosts(self._settings.admin.admin_host, self._settings.gateway.allowed_hosts, authentication=access.is_on)
         return make_admin_server(api, access, self._service_limits(access), hosts)
 
