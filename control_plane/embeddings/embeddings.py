@@ -160,7 +160,7 @@ class Embeddings:
             return self._answered(asked, await self._embed(asked, asked.timeout_s))
 
     async def embed_anywhere(self, request: SendableEmbeddingsCall) -> EmbeddingsAnswer | HttpAnswer:
-        """As `embed`, or have another region answer the call, whose answer it then is."""
+        """Embed as `embed` does, or have another region answer the call, whose answer is then returned."""
         with self._begin(request) as begun:
             asked = await self._authorize(request, begun)
             failover = self._inference.region_failover

@@ -26,7 +26,7 @@ class LoadResult(Generic[AskedT]):
     model: Counted
     """Triton's own counts of the model over the time of this load."""
     steps: Sequence[tuple[str, Counted]]
-    """The same of each model that is a step of it, by name; empty where the model is no ensemble."""
+    """Triton's counts of each model that is a step of it, by name; empty where the model is no ensemble."""
 
     @property
     def per_s(self) -> float:

@@ -69,9 +69,9 @@ class _Site:
         self._server, self._control = server, triton.upstream.control
         self._fleet, self._router, self._done = fleet, router, done
         self._waiting: dict[str, list[asyncio.Future[Replica]]] = {}
-        """For a load, by model, in order."""
+        """Requests that wait for a load, by model, in order."""
         self._asked_s: dict[str, float] = {}
-        """By model, for the last time."""
+        """When each model was asked for last."""
         self._changed = asyncio.Event()
 
     async def enter(self, model: str) -> Replica:

@@ -37,15 +37,15 @@ class Run:
     p99_ms: float
     p999_ms: float
     part_within: float
-    """Of all requests, answered within `LIMIT_S`."""
+    """Part of all requests that was answered within `LIMIT_S`."""
     refused: int
     requests: int
     most_held_part: float
-    """Of a server's budget, at one time."""
+    """Largest part of a server's budget that was held at one time."""
     bound_loads: int
-    """The clairvoyant bound's."""
+    """Loads of the clairvoyant bound."""
     took_s: float
-    """Of this machine, to simulate it: for orientation."""
+    """Seconds that this machine took to simulate it: for orientation."""
 
     @classmethod
     def of(cls, outcome: SimulationResult, *, budget_bytes: int, bound_loads: int, took_s: float) -> Run:

@@ -19,7 +19,7 @@ _ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
 
 
 class LogReaders:
-    """Those who read the logs of one store over the admin API, of whom there are so many at most."""
+    """Registry of those who read the logs of one store over the admin API, which bounds how many there are."""
 
     def __init__(self, store: str) -> None:
         """`store` is a part of each id (8 hexadecimal digits), since numbers begin anew with another store."""

@@ -183,7 +183,7 @@ class Resending:
                 self._router.answered(call, reservation)
 
     def learn_late(self, fault: Fault, came: object, reservation: Reservation) -> None:
-        """As `learn`, of a stream that has failed after its first piece: how long it took says nothing."""
+        """Learn, as `learn` does, from a stream that has failed after its first piece: how long it took says nothing."""
         if (dead := dead_stub_model_of(came)) is not None:
             self._router.note_dead_stub(reservation, dead)
         elif FAULTS[fault].conclusion is Conclusion.BROKEN:

@@ -201,7 +201,7 @@ def is_success(came: object) -> bool:
 
 
 def model_fault(came: object) -> Fault | None:
-    """As `model_fault_in` of an answer, and as `model_fault_of_error` of an error."""
+    """The fault of the server or the model that an answer (`model_fault_in`) or an error (`model_fault_of_error`) tells of."""
     return model_fault_of_error(came) if isinstance(came, Exception) else model_fault_in(came)
 
 
@@ -215,7 +215,7 @@ def model_fault_in(answer: object) -> Fault | None:
 
 
 def model_fault_of_error(error: Exception) -> Fault | None:
-    """As `model_fault_in`, of an error with which a send has ended; limits of the gateway are none of the model's faults."""
+    """The server's or the model's fault with whose error a send has ended; limits of the gateway are none of the model's faults."""
     if isinstance(error, ModelLoadFailed):
         return Fault.MODEL_MISSING
     if isinstance(error, QueryOfDeath):  # another model may well live under it
