@@ -92,7 +92,7 @@ class Tritons:
 
     @property
     def suspect(self) -> TellSuspect | None:
-        """Who is told of models that seem to hang; None where nothing could be done about it."""
+        """Called with each model that seems to hang; None where nothing could be done about it."""
         return self.servers.suspect if self.fleet is None else self.fleet.router.suspect
 
     @property
