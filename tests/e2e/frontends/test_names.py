@@ -75,7 +75,7 @@ class Bench:
         return {row["model"] for row in self.administrator.do("GET", "/usage?by=model&since=1d")["rows"]}
 
     def line(self, request_id: str) -> dict[str, Any]:
-        """Of the request log, once it is there."""
+        """Return the request's line of the request log, once it is there."""
         found: list[dict[str, Any]] = []
 
         def is_there() -> bool:

@@ -278,7 +278,7 @@ HOW = "was killed by SIGKILL"
 
 
 class TestSeenDeaths:
-    """Of an embedded Triton's stubs: nobody need have met the dead process."""
+    """Deaths of an embedded Triton's stubs that were seen: nobody need have met the dead process."""
 
     async def test_it_is_loaded_anew_at_once_and_requests_wait_for_that(self) -> None:
         async with running(FleetBench()) as bench:
@@ -334,7 +334,7 @@ class TestSeenDeaths:
 
 
 class TestHangingCopies:
-    """Of a model whose computation never ends, while its server answers everything else."""
+    """A copy of a model whose computation never ends, while its server answers everything else."""
 
     @staticmethod
     async def ask(bench: FleetBench, *, takes_s: float, timeout_s: float) -> None:
