@@ -185,19 +185,19 @@ class Regions:
             try:
                 await peer.link.probe(timeout_s=PROBE_TIMEOUT_S)
             except DeadlineExceeded:
-                self._went(peer.standing, "it says nothing")
+                self._note_failure(peer.standing, "it says nothing")
                 self._take_back(peer)
             except ControlPlaneError as exc:
-                self._went(peer.standing, str(exc))
+                self._note_failure(peer.standing, str(exc))
             else:
-                self._came(peer.standing, self._now_s() - began_s)
+                self._note_answer(peer.standing, self._now_s() - began_s)
             await asyncio.sleep(max(0.0, began_s + PROBE_EVERY_S - self._now_s()))
 
-    def _came(self, standing: Standing, round_trip_s: float) -> None:
+    def _note_answer(self, standing: Standing, round_trip_s: float) -> None:
         if standing.heard(round_trip_s):
             _log.info("region %s is well, %.1f ms away", standing.region.name, round_trip_s * 1e3)
 
-    def _went(self, standing: Standing, why: str) -> None:
+    def _note_failure(self, standing: Standing, why: str) -> None:
         if standing.failed(why):
             _log.warning("region %s gets no requests: %s", standing.region.name, why)
 

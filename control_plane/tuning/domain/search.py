@@ -152,7 +152,7 @@ def choose_finalists(screened: Mapping[Candidate, Round], *, limit_ms: float) ->
 class Recommendation:
     """The recommended candidate, with the reason in a sentence or two."""
 
-    recommended: Candidate
+    candidate: Candidate
     reason: str
 
 
