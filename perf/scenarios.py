@@ -49,9 +49,9 @@ class Scenario:
     told: str
     report: type[Report]
     traces: Mapping[str, str] = field(default_factory=dict)
-    """Its options that take a file of a published trace, with the name that such a file has in the folder of `--data`."""
+    """The scenario's options that take a file of a published trace, with the name that such a file has in the folder of `--data`."""
     trace_folder: str = ""
-    """Its option that takes the folder itself."""
+    """The scenario's option that takes the folder of traces itself."""
     has_rounds: bool = True
     needs_gpu: bool = False
 

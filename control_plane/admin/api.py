@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,8 +21,6 @@ from control_plane.admin.console.files import add_console
 from control_plane.admin.declared.paths import add_declared_paths
 from control_plane.admin.declared.service import Declared
 from control_plane.admin.errors import answer_errors, error_responses, error_schemas
-from control_plane.admin.events.feed import EventFeed
-from control_plane.admin.events.subscriptions import Subscriptions
 from control_plane.admin.idempotency.middleware import Idempotency
 from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.admin.paths.audit import add_audit_path
@@ -41,27 +39,12 @@ from control_plane.admin.paths.webhooks import add_webhook_paths
 from control_plane.admin.paths.whoami import add_whoami_path
 from control_plane.admin.references import References
 from control_plane.admin.schema.described import Described
+from control_plane.admin.services import AdminServices
 from control_plane.admin.unread_bodies import refuse_unread_body
 from control_plane.audit.domain.entry import Actor
-from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_admin_call
-from control_plane.auth.keys import Keys
-from control_plane.cache.purges import Purges
 from control_plane.core.errors import ErrorCode
-from control_plane.fleet.administration import FleetModels
-from control_plane.fleet.fleet_service import FleetService
-from control_plane.jobs.jobs import Jobs
-from control_plane.jobs.webhooks.secrets import WebhookSecrets
-from control_plane.metering.reports import UsageService
-from control_plane.models.builds import ModelBuilds
-from control_plane.models.model_service import ModelService
-from control_plane.objects.mirror import ObjectMirror
-from control_plane.objects.objects import Objects
-from control_plane.regions.regions import Regions
-from control_plane.rollout.rollouts import Rollouts
-from control_plane.telemetry.request_counts import RegionCount
-from control_plane.triton.servers import Servers
 
 
 class VersionView(BaseModel):
@@ -104,59 +87,30 @@ _SECURITY_SCHEMES = {
 }
 
 
-def make_admin_api(
-    *,
-    models: ModelService | FleetModels,
-    servers: Servers,
-    access: Access,
-    keys: Keys,
-    webhook_secrets: WebhookSecrets,
-    objects: Objects,
-    purges: Purges,
-    usage: UsageService,
-    trail: AuditTrail,
-    known: ObjectMirror,
-    version: str,
-    degraded: Callable[[], list[str]] = list,
-    fleet: FleetService | None = None,
-    regions: Regions | None = None,
-    sent_to_regions: Callable[[], Iterable[RegionCount]] = tuple,
-    builds: ModelBuilds | None = None,
-    jobs: Jobs | None = None,
-    rollouts: Rollouts,
-    events: EventFeed,
-    subscriptions: Subscriptions,
-    records: IdempotencyRecords,
-    console: bool = True,
-) -> FastAPI:
-    """Build the application, which has no state of its own.
-
-    `degraded` returns the sentences of `ReadinessView`. `fleet` is None for a single Triton, `regions` where no others are
-    known, `builds` without background builds, and `jobs` where they are switched off. `console` says whether the web console is
-    served.
-    """
-    app = _bare_application(version, access, records)
-    references = References(models, objects, rollouts)
-    declared = Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API"))
+def make_admin_api(services: AdminServices, *, version: str, console: bool = True) -> FastAPI:
+    """Build the application, which has no state of its own; `console` says whether the web console is served."""
+    app = _bare_application(version, services.access, services.records)
+    references = References(services.models, services.objects, services.rollouts)
+    declared = Declared(services.objects, services.fleet.models if services.fleet is not None else None, services.trail, Actor("admin API"))
     with _without_pydantic_v1():
-        _add_health_paths(app, servers, known, degraded, version)
+        _add_health_paths(app, services, version)
         add_whoami_path(app, version)
-        add_model_paths(app, models, trail, fleet, builds)
-        add_fleet_path(app, fleet)
-        add_region_path(app, regions, sent_to_regions)
-        add_key_paths(app, keys)
-        add_webhook_paths(app, webhook_secrets)
-        add_tenant_paths(app, objects)
-        add_route_paths(app, objects, references)
-        add_rollout_paths(app, rollouts, objects, trail)
-        add_price_paths(app, objects)
+        add_model_paths(app, services.models, services.trail, services.fleet, services.builds)
+        add_fleet_path(app, services.fleet)
+        add_region_path(app, services.regions, services.sent_to_regions)
+        add_key_paths(app, services.keys)
+        add_webhook_paths(app, services.webhook_secrets)
+        add_tenant_paths(app, services.objects)
+        add_route_paths(app, services.objects, references)
+        add_rollout_paths(app, services.rollouts, services.objects, services.trail)
+        add_price_paths(app, services.objects)
         add_declared_paths(app, declared, references)
-        add_cache_paths(app, purges)
-        add_usage_path(app, usage)
-        add_job_paths(app, jobs, trail)
-        add_audit_path(app, trail)
-        add_event_path(app, events, access)
-        add_event_stream_paths(app, events, subscriptions, access)
+        add_cache_paths(app, services.purges)
+        add_usage_path(app, services.usage)
+        add_job_paths(app, services.jobs, services.trail)
+        add_audit_path(app, services.trail)
+        add_event_path(app, services.events, services.access)
+        add_event_stream_paths(app, services.events, services.subscriptions, services.access)
         if console:
             add_console(app)
     return app
@@ -194,7 +148,9 @@ def _without_pydantic_v1() -> Iterator[None]:
         del sys.modules[name]
 
 
-def _add_health_paths(app: FastAPI, servers: Servers, known: ObjectMirror, degraded: Callable[[], list[str]], version: str) -> None:
+def _add_health_paths(app: FastAPI, services: AdminServices, version: str) -> None:
+    servers, known = services.servers, services.known
+
     @app.get("/health/live", tags=["health"])
     async def live() -> HealthView:
         """Whether this process answers."""
@@ -206,7 +162,7 @@ def _add_health_paths(app: FastAPI, servers: Servers, known: ObjectMirror, degra
         servers.require_ready()
         behind_s = known.behind_s if math.isfinite(known.behind_s) else None
         state_store = StoreHealthView(is_current=known.is_current, behind_s=behind_s)
-        return ReadinessView(ready=True, reason="", state_store=state_store, degraded=degraded())
+        return ReadinessView(ready=True, reason="", state_store=state_store, degraded=services.degraded())
 
     @app.get("/version", tags=["health"])
     async def version_of_this() -> VersionView:

@@ -21,6 +21,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from control_plane.admission.domain.adaptive_limit import AdaptiveLimit
 from control_plane.admission.domain.caller_patience import CallerPatience
@@ -61,6 +62,22 @@ class SlotLimits:
     """Slots while one tenant uses the model."""
     shared: int
     """Most slots while several tenants do."""
+
+
+class HeldSlot(Protocol):
+    """Slot that a request holds, with what the limiter learns from at its end (`admission/permit`)."""
+
+    cost: float
+    ahead: float
+    """Work that Triton had before the request when it got its slot."""
+    sent_s: float
+    """When the request was sent to Triton, in the loop's time; infinity if Triton never had it."""
+    deadline_s: float
+    """The request's deadline, or when its caller left."""
+    has_left: bool
+    """Whether its caller left before the deadline."""
+    ticket: Ticket | None
+    """Its ticket of the fair queue; None if it had not to wait."""
 
 
 class _Waiter(Waiter[ShedReason | None]):
@@ -213,34 +230,17 @@ class ConcurrencyLimiter:
             self._patience.left(ticket.kind, now_s - ticket.came_s, now_s)
             raise
 
-    def release(
-        self,
-        tenant: str,
-        cost: float,
-        held_s: float,
-        ahead: float = 0.0,
-        allowed_s: float = _NO_DEADLINE_S,
-        has_left: bool = False,
-        ticket: Ticket | None = None,
-        now_s: float | None = None,
-    ) -> None:
-        """Give a slot back that was held by work of `cost` units, and hand it to the next in the queue.
-
-        Triton took `held_s` (0: it never had the request), with work of `ahead` units before it; the request
-        had `allowed_s` until its deadline, or until its caller left, if he `has_left`. It had waited by this `ticket`, if
-        any. `now_s` is the loop's time, if the caller has just read it.
-        """
-        now_s = self._now_s() if now_s is None else now_s
-        somebody_waits = bool(self._waiting)
+    def release(self, tenant: str, slot: HeldSlot, now_s: float) -> None:
+        """Give a tenant's slot back, learn from how the request ended, and hand the slot to the next in the queue. `now_s` is the
+        loop's time."""
+        somebody_waits, cost, held_s = bool(self._waiting), slot.cost, now_s - slot.sent_s
         if held_s > 0.0:
-            self._service.record(cost, held_s, ahead=ahead, now_s=now_s)
-            self._leaving.ended(cost, has_left=has_left)
-            if ticket is not None:
-                self._ended_after_wait(
-                    ticket, has_left=has_left, after_s=now_s - held_s + min(held_s, allowed_s) - ticket.came_s, now_s=now_s
-                )
+            self._service.record(cost, held_s, ahead=slot.ahead, now_s=now_s)
+            self._leaving.ended(cost, has_left=slot.has_left)
+            if slot.ticket is not None:
+                self._ended_after_wait(slot.ticket, slot, now_s)
             # As long as somebody waits it goes on: whatever waits would be sent at once when it was over.
-            is_late = held_s > _DANGER * allowed_s and (not has_left or self._leaving.are_many)
+            is_late = held_s > _DANGER * (slot.deadline_s - slot.sent_s) and (not slot.has_left or self._leaving.are_many)
             if is_late or (somebody_waits and self._is_in_danger()):
                 self._in_danger_until_s = now_s + _DANGER_S
         # The limit learns only while slots are scarce: requests wait, or would wait if they had not been let
@@ -282,10 +282,11 @@ class ConcurrencyLimiter:
         leaves_s = ticket.came_s + self._patience.stays_s(ticket.kind, now_s)
         return leaves_s if now_s < leaves_s < deadline_s else deadline_s
 
-    def _ended_after_wait(self, ticket: Ticket, *, has_left: bool, after_s: float, now_s: float) -> None:
-        """Note that a request has ended that had waited for its slot, and whose caller had left `after_s` after it came, or not."""
-        self._queue.ended(ticket, has_left=has_left)
-        if has_left:
+    def _ended_after_wait(self, ticket: Ticket, slot: HeldSlot, now_s: float) -> None:
+        """Note how long the caller stayed of a request that has ended, and had waited for its slot by this ticket."""
+        after_s = min(now_s, slot.deadline_s) - ticket.came_s
+        self._queue.ended(ticket, has_left=slot.has_left)
+        if slot.has_left:
             self._patience.left(ticket.kind, after_s, now_s)
         else:
             self._patience.stayed(ticket.kind, after_s)

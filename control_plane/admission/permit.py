@@ -28,31 +28,32 @@ class Permit:
     """Permit of an admitted request: holds its place in the tenant's limits and its slot at the model;
     released exactly once.
 
-    It is the `triton/ports.Slot` of its request: the slot is kept beyond the release while Triton goes on.
+    It is the `triton/ports.Slot` of its request: the slot is kept beyond the release while Triton goes on. For the model's
+    `ConcurrencyLimiter` it is the `HeldSlot`.
     """
 
     __slots__ = (
         "_account",
-        "_ahead",
-        "_cost",
-        "_deadline_s",
         "_forsaken",
-        "_has_left",
         "_is_preempted",
         "_is_released",
         "_kept",
         "_limiter",
         "_model",
         "_place",
-        "_sent_s",
         "_slots",
         "_started_s",
-        "_ticket",
+        "ahead",
         "at_end",
         "continues_sequence",
+        "cost",
+        "deadline_s",
+        "has_left",
         "held_bytes",
         "is_waiting",
+        "sent_s",
         "tells_time_left",
+        "ticket",
     )
 
     def __init__(self, slots: ModelSlots, account: TenantAccount) -> None:
@@ -61,12 +62,10 @@ class Permit:
         self._limiter: ConcurrencyLimiter | None = None
         """Limiter of the model at which the request holds a slot; None while it holds none."""
         self._kept = self._forsaken = 0
-        self._ticket: Ticket | None = None
-        """The request's ticket of the fair queue, if it had to wait for its slot."""
+        self.ticket: Ticket | None = None
         self._place: Place | None = None
         """The place in the waiting room that the request has, or had."""
-        self._has_left = self._is_preempted = False
-        self._is_released = False
+        self.has_left = self._is_preempted = self._is_released = False
         self.is_waiting = False
         """Whether the request waits for a slot at a busy model."""
         self.continues_sequence = False
@@ -174,7 +173,7 @@ class Permit:
             return False
         if not self._try_acquire(model, cost_units, deadline_s, now_s):
             return False
-        self._deadline_s = inf  # that it was late says nothing of this region: it may have come with little time
+        self.deadline_s = inf  # that it was late says nothing of this region: it may have come with little time
         self._slots.background.request_began()
         return True
 
@@ -190,8 +189,8 @@ class Permit:
         return True
 
     def _hold(self, limiter: ConcurrencyLimiter, model: str, cost: float, deadline_s: float, now_s: float) -> None:
-        self._limiter, self._model, self._cost, self._deadline_s = limiter, model, cost, deadline_s
-        self._ahead = limiter.work - cost
+        self._limiter, self._model, self.cost, self.deadline_s = limiter, model, cost, deadline_s
+        self.ahead = limiter.work - cost
         self._account.units_in_flight += cost
         self._started_s = now_s
 
@@ -210,16 +209,16 @@ class Permit:
         account.in_flight -= 1
         if self._limiter is not None:
             now_s = self._slots.now_s() if now_s is None else now_s
-            account.units_in_flight -= self._cost
-            account.units_ended += self._cost
+            account.units_in_flight -= self.cost
+            account.units_ended += self.cost
             self._leave_gate(now_s)
-            self._sent_s = sent_s if sent_s > self._started_s else self._started_s
+            self.sent_s = sent_s if sent_s > self._started_s else self._started_s
             if self._is_preempted and self._limiter.is_known:
-                self._sent_s = inf
+                self.sent_s = inf
             if not self._kept:
                 self._release_slot(self._limiter, now_s)
-            elif now_s < self._deadline_s:
-                self._deadline_s, self._has_left = now_s, True  # the caller gave it no more time than that
+            elif now_s < self.deadline_s:
+                self.deadline_s, self.has_left = now_s, True  # the caller gave it no more time than that
 
     def _leave_gate(self, now_s: float) -> None:
         background = self._slots.background
@@ -238,7 +237,7 @@ class Permit:
     @property
     def expected_s(self) -> float:
         """Estimated seconds from when the request was sent until Triton ends it; 0 if nothing is known."""
-        return 0.0 if self._limiter is None else self._limiter.expected_s(self._cost, ahead=self._ahead)
+        return 0.0 if self._limiter is None else self._limiter.expected_s(self.cost, ahead=self.ahead)
 
     @property
     def is_superfluous(self) -> bool:
@@ -268,9 +267,7 @@ class Permit:
 
     def _release_slot(self, limiter: ConcurrencyLimiter, now_s: float) -> None:
         self._limiter = None  # once only: after one of several batches was forsaken, another may `keep` it after its release
-        sent_s, tenant = self._sent_s, self._account.tenant.name
-        # By position: Python 3.11 calls by names take the slow way.
-        limiter.release(tenant, self._cost, now_s - sent_s, self._ahead, self._deadline_s - sent_s, self._has_left, self._ticket, now_s)
+        limiter.release(self._account.tenant.name, self, now_s)
         self._slots.forget_if_idle(self._model, self.continues_sequence)
 
     async def _wait(self, limiter: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:
@@ -282,7 +279,7 @@ class Permit:
             exc.retry_after_s = limiter.retry_after_s  # which takes some time: most requests find a place
             raise
         now_s = self._slots.now_s()
-        ticket = self._ticket = Ticket(tenant.name, tenant.weight, self.priority, cost, lane_of(deadline_s - now_s), came_s=now_s)
+        ticket = self.ticket = Ticket(tenant.name, tenant.weight, self.priority, cost, lane_of(deadline_s - now_s), came_s=now_s)
         self.is_waiting = True
         try:
             reason = await limiter.acquire(ticket, deadline_s)
@@ -320,6 +317,6 @@ class PartPermit(Permit):
     def release(self, *, sent_s: float = float("-inf"), now_s: float | None = None) -> None:
         self._account.in_flight += 1
         if self._limiter is not None:
-            self._account.units_in_flight += self._cost
-            self._account.units_ended -= self._cost
+            self._account.units_in_flight += self.cost
+            self._account.units_ended -= self.cost
         super().release(sent_s=sent_s, now_s=now_s)

@@ -57,8 +57,8 @@ from control_plane.workers.messages.from_workers import (
     FollowTenants,
     Listening,
     RequestsEnded,
+    SilenceSuspected,
     StartFailed,
-    Suspect,
     TenantsTold,
 )
 from control_plane.workers.messages.to_workers import (
@@ -127,7 +127,7 @@ class Worker:
         self._upstreams: dict[str, UpstreamClient] = {}
         self._fleet = _fleet_of(settings, servers, link)
         if not settings.is_attached or self._fleet is not None:
-            servers.suspect = lambda server, model, since_s: link.send(Suspect(server, model, since_s))
+            servers.suspect = lambda server, model, since_s: link.send(SilenceSuspected(server, model, since_s))
             if self._fleet is not None:
                 self._fleet.router.suspect = servers.suspect
         self._fingerprints = Fingerprints()

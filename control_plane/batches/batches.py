@@ -299,28 +299,39 @@ class Batches:
                 open_chunks += 1
                 continue
             job = await self._jobs.get(batch, number)
-            if job is None:
-                if cancelled_s is None and self._today_s() < batch.expires_s:
-                    if not await self._room.take(known) or await self._shelf.cancelled_s(batch) is not None:
-                        break
-                    if not await self._jobs.make(batch, number):
-                        break
-                    made, open_chunks = made + 1, open_chunks + 1
-                    known.open.add(number)
-                    if made == _AT_ONCE:
-                        await self._jobs.publish(made)
-                        made = 0
-                elif cancelled_s is None or self._today_s() >= cancelled_s + _GRACE_S:
-                    known.ends[number] = never_made(is_cancelled=cancelled_s is not None)
-                else:
+            if job is not None:
+                await self._look_at(job, number, known, is_cancelled=cancelled_s is not None)
+            elif cancelled_s is None and self._today_s() < batch.expires_s:
+                if not await self._make(batch, number, known):
                     break
-            elif (end := chunk_end(job, batch.chunks[number].lines)) is not None:
-                known.ends[number] = end
+                made += 1
+                if made == _AT_ONCE:
+                    await self._jobs.publish(made)
+                    made = 0
+            elif cancelled_s is None or self._today_s() >= cancelled_s + _GRACE_S:
+                known.ends[number] = never_made(is_cancelled=cancelled_s is not None)
             else:
-                open_chunks += 1
-                known.open.add(number)
-                if cancelled_s is not None:
-                    await self._jobs.cancel(job)
+                break
+            open_chunks += number in known.open
         if made:
             await self._jobs.publish(made)
         return len(known.ends) == len(batch.chunks)
+
+    async def _make(self, batch: Batch, number: int, known: OpenBatch) -> bool:
+        """Make the job of a chunk; False: there is no room, or the batch was cancelled meanwhile."""
+        if not await self._room.take(known) or await self._shelf.cancelled_s(batch) is not None:
+            return False
+        if not await self._jobs.make(batch, number):
+            return False
+        known.open.add(number)
+        return True
+
+    async def _look_at(self, job: Job, number: int, known: OpenBatch, *, is_cancelled: bool) -> None:
+        """Note whether the job of a chunk has ended, and cancel it if its batch was cancelled."""
+        end = chunk_end(job, known.batch.chunks[number].lines)
+        if end is not None:
+            known.ends[number] = end
+            return
+        known.open.add(number)
+        if is_cancelled:
+            await self._jobs.cancel(job)

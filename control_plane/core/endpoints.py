@@ -24,7 +24,7 @@ ONLY = "triton"
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class UpstreamCredentials:
     """Credentials that the gateway shows to a Triton that others run, and the authorities that it trusts over TLS; the files
     are PEM.
     """
@@ -39,7 +39,7 @@ class Credentials:
     """Header fields, in lower case, that every request to Triton carries, such as `authorization`."""
 
 
-NO_CREDENTIALS = Credentials()
+NO_CREDENTIALS = UpstreamCredentials()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TcpAddress:
 
     host: str
     port: int
-    tls: Credentials | None = None
+    tls: UpstreamCredentials | None = None
     """The credentials for TLS; None: plain text."""
 
     @property
@@ -94,7 +94,7 @@ class TritonEndpoints:
     http_is_tls: bool = False
     """Whether HTTP and the metrics page are behind TLS: Triton itself has none there, a proxy before it may."""
     grpc_is_tls: bool = False
-    credentials: Credentials = NO_CREDENTIALS
+    credentials: UpstreamCredentials = NO_CREDENTIALS
     node: str = ""
     """`HOST:PORT` of the node agent beside the Triton, which alone loads its models; empty where there is
     none."""
@@ -116,7 +116,7 @@ class TritonEndpoints:
     def metrics(self) -> Address | None:
         return None if self.metrics_port is None else TcpAddress(self.host, self.metrics_port, self._tls(self.http_is_tls))
 
-    def _tls(self, is_on: bool) -> Credentials | None:
+    def _tls(self, is_on: bool) -> UpstreamCredentials | None:
         return self.credentials if is_on else None
 
 
@@ -133,7 +133,7 @@ class TritonSockets:
     """Secret without which Triton refuses to list, load and unload models; empty where it demands none."""
 
     @property
-    def credentials(self) -> Credentials:
+    def credentials(self) -> UpstreamCredentials:
         """None are needed: only this user can open the sockets."""
         return NO_CREDENTIALS
 

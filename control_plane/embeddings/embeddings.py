@@ -160,7 +160,7 @@ class Embeddings:
             return self._answered(asked, await self._embed(asked, asked.timeout_s))
 
     async def embed_anywhere(self, request: SendableEmbeddingsCall) -> EmbeddingsAnswer | HttpAnswer:
-        """As `embed`, or have another region answer the call, whose answer it then is."""
+        """Embed as `embed` does, or have another region answer the call, whose answer is then returned."""
         with self._begin(request) as begun:
             asked = await self._authorize(request, begun)
             failover = self._inference.region_failover
@@ -209,16 +209,15 @@ class Embeddings:
         arm, deadline_s = asked.arm, self._now_s() + left_s
         if arm is None:
             return self._embed_by(asked, asked.route, deadline_s)
-        stable = arm.stable
 
         def embed(left_s: float) -> Awaitable[EmbeddingsAnswer]:
             return self._embed_by(asked, arm.route, deadline_s)
 
-        def embed_by_stable(left_s: float) -> Awaitable[EmbeddingsAnswer]:
-            asked.running.divert(stable)
-            return embed(left_s)
+        async def divert(left_s: float) -> float:
+            asked.running.divert(arm.stable)
+            return left_s
 
-        return self._inference.fallback.answer(arm, asked.running, deadline_s, embed, embed_by_stable)
+        return self._inference.fallback.answer(arm, asked.running, deadline_s, ask=embed, divert=divert)
 
     async def _embed_by(self, asked: _Asked, route: Route | None, deadline_s: float) -> EmbeddingsAnswer:
         """Embed all inputs by the model of the call as it goes to Triton now."""

@@ -8,7 +8,6 @@ kept of a tenant that nobody follows, nor of one that nobody has followed for `l
 
 from __future__ import annotations
 
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -17,6 +16,7 @@ from secrets import token_hex
 from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import LimitExceeded, Overloaded
 from control_plane.events.domain.cloud_event import tenant_event
+from control_plane.events.domain.event_id import event_id, number_in
 
 MAX_EVENTS = 1000
 """Latest events of a tenant that are kept, some 0.5 MB: so far a reader may fall behind, or come back after."""
@@ -26,7 +26,6 @@ LINGER_S = 60.0
 MAX_FEEDS = 128
 """Feeds that are kept at the same time: those that nobody reads any more go first."""
 _RETRY_AFTER_S = 5.0
-_ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
 
 
 class TenantFeed:
@@ -126,7 +125,7 @@ class TenantFeeds:
         feed = self._feeds.get(tenant)
         if feed is not None:
             number = feed.count + 1
-            event = tenant_event(kind, data, id=f"{feed.id}-{number}", tenant=tenant, at_s=at_s)
+            event = tenant_event(kind, data, id=event_id(feed.id, number), tenant=tenant, at_s=at_s)
             feed.add((event,))
             self.told(feed, number, event)
 
@@ -193,19 +192,19 @@ class TenantReader:
 
     def begin(self) -> bool:
         """Find the place in a feed that is there; return whether events are missing after the one that was named."""
-        feed, known = self.feed, _ID.fullmatch(self._after)
+        feed = self.feed
         self._of, self._next = feed.id, feed.count + 1
         if not self._after:
             return False
-        number = int(known[2]) + 1 if known is not None and known[1] == feed.id else 0
-        has_gap = not feed.oldest <= number <= feed.count + 1
-        self._next = feed.oldest if has_gap else number
+        last = number_in(feed.id, self._after)
+        has_gap = last is None or not feed.oldest <= last + 1 <= feed.count + 1
+        self._next = feed.oldest if last is None or has_gap else last + 1
         return has_gap
 
     def take(self, *, limit: int) -> list[tuple[str, bytes]]:
         """Return what has happened since the last time, with ids."""
         found = self.feed.since(self._next, limit=limit)
-        numbered = [(f"{self._of}-{self._next + place}", event) for place, event in enumerate(found)]
+        numbered = [(event_id(self._of, self._next + place), event) for place, event in enumerate(found)]
         self._next += len(found)
         return numbered
 

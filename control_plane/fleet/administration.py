@@ -277,7 +277,7 @@ class FleetModels:
         self._state.measurements.answer(name, wish.asked, refusal)
 
     async def _load_here(self, name: str) -> None:
-        """As the leader: load the model, or load its replicas anew if there are any."""
+        """Load the model as the leader, or load its replicas anew if there are any."""
         self._facts(name)
         self._state.measurements.forgive(name)
         ready = self._ready_on(name)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar
 from uuid import uuid4
 
@@ -49,6 +50,19 @@ _MAX_NAMED = 20
 FleetWorkersT = TypeVar("FleetWorkersT", bound=FleetWorkers)
 
 
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """What the settings say of a fleet."""
+
+    budget_bytes: int | None
+    """Bytes that each server has for models, unless its list says otherwise; None: no bound."""
+    load_timeout_s: float
+    wait_s: float
+    """Longest time that requests wait for loads."""
+    hedging: bool = True
+    """Whether late requests go to a second server, too, where their routes do not say."""
+
+
 class FleetService:
     """Facade of a fleet as one process runs it: routing, loading, membership, leader election and their
     background tasks."""
@@ -60,29 +74,23 @@ class FleetService:
         election: LeaderElection,
         *,
         memory: FleetMemory,
-        budget_bytes: int | None,
-        wait_s: float,
-        load_timeout_s: float,
+        options: FleetOptions,
         tiers: WarmTierManager | None = None,
         channel: LeaderChannel | None = None,
         counts: FleetCounts | None = None,
         require_loadable: Callable[[str], None] | None = None,
-        hedging: bool = True,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Each server has `budget_bytes` for models, unless its list says otherwise; None means no bound.
-        Requests wait for loads for at most `wait_s`.
-
-        `channel` is given if other processes may share the fleet. `require_loadable` is that of `FleetFiles`,
-        `hedging` as in `FleetDispatcher`, `now_s` the event loop's time.
+        """`channel` is given if other processes may share the fleet. `require_loadable` is that of `FleetFiles`, `now_s` the event
+        loop's time.
         """
-        self._budget_bytes = NO_BUDGET if budget_bytes is None else budget_bytes
+        self._budget_bytes = NO_BUDGET if options.budget_bytes is None else options.budget_bytes
+        self._load_timeout_s = load_timeout_s = options.load_timeout_s
         self.state = FleetState(
             servers, budget_bytes=self._budget_bytes, counts=counts, now_s=now_s, logs=True, load_timeout_s=load_timeout_s
         )
         self._stale_views = StaleViewDetector(now_s)
         self._servers = servers
-        self._load_timeout_s = load_timeout_s
         self._election = election
         self._channel = channel
         self.tiers = tiers
@@ -95,9 +103,11 @@ class FleetService:
         self._files = FleetFiles(
             self.state, descriptions, tiers, timeout_s=load_timeout_s, require_loadable=require_loadable, instances=self._instances
         )
-        self.router = ModelRouter(self.state, ReplicaLoader(self.state, loads, files=self._files, leader=self._forwarding), wait_s=wait_s)
+        self.router = ModelRouter(
+            self.state, ReplicaLoader(self.state, loads, files=self._files, leader=self._forwarding), wait_s=options.wait_s
+        )
         self._drainer = Drainer(self.state, self.router.loads, is_leader=lambda: election.is_leader)
-        self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers), hedging=hedging, now_s=now_s)
+        self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers), hedging=options.hedging, now_s=now_s)
         self._memory_sync = MemorySync(memory, self.state, is_leader=lambda: election.is_leader)
         self.models = FleetModels(
             state=self.state,

@@ -41,7 +41,7 @@ _DESCRIBE_EVERY = 10
 """Ticks between two reads of the models' folders: new folders are known within five seconds."""
 
 
-class ServerObserver(Protocol):
+class ObservedServer(Protocol):
     """Observation of one server: `fleet/loading/server_loads`."""
 
     async def poll_index(self) -> None:
@@ -58,7 +58,7 @@ class Reconciler:
     def __init__(
         self,
         state: FleetState,
-        observers: Mapping[str, ServerObserver],
+        observers: Mapping[str, ObservedServer],
         router: ModelRouter,
         files: FleetFiles,
         *,
@@ -104,7 +104,7 @@ class Reconciler:
         """Read every server's index, of slow servers later."""
         await self._of_all("index", lambda observer: observer.poll_index())
 
-    async def _of_all(self, what: str, ask: Callable[[ServerObserver], Awaitable[None]]) -> None:
+    async def _of_all(self, what: str, ask: Callable[[ObservedServer], Awaitable[None]]) -> None:
         """Look at all servers at the same time, and wait a moment for what they say; while `run` does not, as
         at the start, for as long as it takes. One that is still busy with the last look is not asked again."""
         if not self._looks.is_open:
@@ -119,7 +119,7 @@ class Reconciler:
         if begun:
             await asyncio.wait(begun, timeout=_PATIENCE_S)
 
-    async def _ask(self, server: str, what: str, ask: Callable[[ServerObserver], Awaitable[None]]) -> None:
+    async def _ask(self, server: str, what: str, ask: Callable[[ObservedServer], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
                 await ask(self._observers[server])

@@ -66,7 +66,7 @@ class GeneratedStream:
         self._room_bytes = _WHOLE_BYTES
         self._failure: UpstreamFailed | None = None
         self._lost: UpstreamUnavailable | None = None
-        self._next_look: asyncio.TimerHandle | None = self._loop.call_later(timeout_s, self._look)
+        self._next_check: asyncio.TimerHandle | None = self._loop.call_later(timeout_s, self._check_wait)
 
     @property
     def heard_s(self) -> float:
@@ -83,7 +83,7 @@ class GeneratedStream:
             return _failure(generated.error)
         if generated is None:
             self._has_ended = True
-        self._first = self._answer.finish() if generated is None else self._take(generated)
+        self._first = self._answer.finish() if generated is None else self._text_of(generated)
         return None
 
     async def receive(self) -> bytes | None:
@@ -93,9 +93,9 @@ class GeneratedStream:
         while not (piece or self._has_ended):
             if self._failure is not None:
                 raise self._failure
-            piece = self._taken(await self._next())
+            piece = self._piece_of(await self._next())
         while piece and self._failure is None and len(piece) < _PIECE_BYTES and (frame := self._stream.take()) is not None:
-            piece += self._taken(_read(frame))
+            piece += self._piece_of(_read(frame))
         return piece or None
 
     def fail(self, error: UpstreamUnavailable) -> None:
@@ -104,24 +104,25 @@ class GeneratedStream:
         self._stream.cancel()
 
     def close(self) -> None:
-        if self._next_look is not None:
-            self._next_look.cancel()
-            self._next_look = None
+        if self._next_check is not None:
+            self._next_check.cancel()
+            self._next_check = None
             self._stream.cancel()
             if self._answer.input_tokens or self._answer.output_tokens:
                 self._count_tokens(self._answer.input_tokens or 0, self._answer.output_tokens or 0)
 
-    def _taken(self, generated: Generated | None) -> bytes:
+    def _piece_of(self, generated: Generated | None) -> bytes:
+        """Return what is sent of a response, or of the end (None); a model's error is kept for the next `receive`."""
         if generated is None:
             self._has_ended = True
             return self._answer.finish()
         if generated.error:
             self._failure = UpstreamFailed(generated.error)  # after what came before it
             return b""
-        return self._take(generated)
+        return self._text_of(generated)
 
-    def _take(self, generated: Generated) -> bytes:
-        """Raises UpstreamFailed: it is too much for a whole answer."""
+    def _text_of(self, generated: Generated) -> bytes:
+        """Add a response to the answer, and return what of that is sent now. Raises UpstreamFailed: it is too much for a whole one."""
         if self._is_whole:
             self._room_bytes -= len(generated.text)
             if self._room_bytes < 0:
@@ -149,11 +150,11 @@ class GeneratedStream:
             raise UpstreamFailed(text)
         return None
 
-    def _look(self) -> None:
+    def _check_wait(self) -> None:
         """End the wait for the model if it has lasted too long; asked once in a while, so that a response costs no timer."""
         waited_s = 0.0 if self._waits_since_s is None else self._loop.time() - self._waits_since_s
         if waited_s < self._timeout_s:
-            self._next_look = self._loop.call_later(self._timeout_s - waited_s, self._look)
+            self._next_check = self._loop.call_later(self._timeout_s - waited_s, self._check_wait)
         else:
             self._is_late = True
             self._stream.cancel()

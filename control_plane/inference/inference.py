@@ -151,8 +151,7 @@ class InferenceService:
             parsed = request.read_at_once()
             if parsed is None:
                 parsed = await run_in_steps(request.read())
-            running, route, arm = self._authorize(parsed, request, admitted)
-            timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
+            running, route, arm, timeout_s = self._authorize(parsed, request, admitted)
             if self.region_failover is not None:
                 # Before it is asked for here: while no server answers it leaves at once.
                 running.is_repeatable = self.is_repeatable(running.model_name, route if arm is None else arm.route)
@@ -183,21 +182,15 @@ class InferenceService:
 
     async def _ask_arm(self, request: InferRequest[AnswerT], running: AuthorizedRequest, arm: Arm, timeout_s: float) -> AnswerT:
         """Answer a request that a route with targets has assigned; the route's own model stands in for one that fails."""
+        ask, divert = partial(self.ask, request, running, arm.route), partial(self._divert, request, running, arm)
+        return request.with_model(await self.fallback.answer(arm, running, self._now_s() + timeout_s, ask=ask, divert=divert))
 
-        def ask(left_s: float) -> Awaitable[AnswerT]:
-            return self.ask(request, running, arm.route, left_s)
-
-        def ask_stable(left_s: float) -> Awaitable[AnswerT]:
-            self._turn_to_stable(request, running, arm)
-            return ask(left_s)
-
-        return request.with_model(await self.fallback.answer(arm, running, self._now_s() + timeout_s, ask, ask_stable))
-
-    def _turn_to_stable(self, request: FrontendRequest, running: AuthorizedRequest, arm: Arm) -> None:
-        """Turn a request that a target has failed to the route's own model."""
+    async def _divert(self, request: FrontendRequest, running: AuthorizedRequest, arm: Arm, left_s: float) -> float:
+        """Turn a request that a target has failed to the route's own model; see `fallback.Divert`."""
         request.readdress(arm.stable.model_name, arm.stable.model_version)
         request.choose(replace(arm, call=arm.stable).name)
         running.divert(arm.stable)
+        return left_s
 
     def is_repeatable(self, model: str, route: Route | None) -> bool:
         """Whether computing a request to the model, by this route if any, twice does no harm."""
@@ -219,8 +212,7 @@ class InferenceService:
             parsed = request.read_at_once()
             if parsed is None:
                 parsed = await run_in_steps(request.read())
-            running, route, arm = self._authorize(parsed, request, admitted)
-            timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
+            running, route, arm, timeout_s = self._authorize(parsed, request, admitted)
             here = partial(self._stream_here, request, running, route, arm)
             if self.region_failover is None:
                 answer = await here(timeout_s)
@@ -238,20 +230,17 @@ class InferenceService:
         self, request: GenerateRequest, running: AuthorizedRequest, route: Route | None, arm: Arm | None, timeout_s: float
     ) -> HttpAnswer | HttpStream:
         """Have a server of this region begin an answer; for a route with targets as `_ask_arm` does."""
-
-        def ask(left_s: float) -> Awaitable[HttpAnswer | HttpStream]:
-            return self._begin_stream(request, running, route, left_s)
-
         if not self._try_acquire_slot(running, running.permit, timeout_s):
             timeout_s = await self.wait_for_slot(running, running.permit, timeout_s)
         if arm is None:
-            return await ask(timeout_s)
+            return await self._begin_stream(request, running, route, timeout_s)
+        ask, divert = partial(self._begin_stream, request, running, route), partial(self._divert_stream, request, running, arm)
+        return await self.fallback.answer(arm, running, self._now_s() + timeout_s, ask=ask, divert=divert)
 
-        async def ask_stable(left_s: float) -> HttpAnswer | HttpStream:
-            self._turn_to_stable(request, running, arm)
-            return await ask(await self.wait_for_slot(running, running.permit, left_s))
-
-        return await self.fallback.answer(arm, running, self._now_s() + timeout_s, ask, ask_stable)
+    async def _divert_stream(self, request: GenerateRequest, running: AuthorizedRequest, arm: Arm, left_s: float) -> float:
+        """Turn a request as `_divert` does, and wait for its slot at the route's own model."""
+        await self._divert(request, running, arm, left_s)
+        return await self.wait_for_slot(running, running.permit, left_s)
 
     def _begin_stream(
         self, request: GenerateRequest, running: AuthorizedRequest, route: Route | None, timeout_s: float
@@ -386,8 +375,9 @@ class InferenceService:
 
     def _authorize(
         self, parsed: InferCall, request: FrontendRequest, admitted: AdmittedRequest
-    ) -> tuple[AuthorizedRequest, Route | None, Arm | None]:
-        """Resolve, authorise and cost the parsed call; return the running request with the route and arm of `resolve`."""
+    ) -> tuple[AuthorizedRequest, Route | None, Arm | None, float]:
+        """Resolve, authorise and cost the parsed call; return the running request, the route and arm of `resolve`, and the seconds
+        that the request has."""
         admitted.model_name = parsed.model_name  # before `resolve`, so that a refusal is recorded under this name
         call, route, arm = self.resolve(parsed, request.principal, request)
         if route is not None:
@@ -396,4 +386,4 @@ class InferenceService:
             request.choose(arm.name)
         running = admitted.authorize(call, named=parsed.model_name)
         running.is_diverted = arm is not None and arm.is_makeshift
-        return running, route, arm
+        return running, route, arm, timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)

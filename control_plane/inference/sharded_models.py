@@ -203,7 +203,7 @@ def render_failure(code: int, text: str) -> HttpAnswer:
 
 
 def _named(error: ControlPlaneError, where: str) -> ControlPlaneError:
-    """The same error with the part's name before its text; a copy, as several requests may share one."""
+    """Return an error with the part's name before its text; a copy, as several requests may share one."""
     own = copy(error)
     own.args = (f"{where}: {error}", *error.args[1:])
     return own

@@ -20,8 +20,8 @@ MOST_PLACES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Open jobs and the bytes of their bodies."""
+class JobTotals:
+    """How many jobs there are, or may be at most, and the bytes of their bodies."""
 
     jobs: int = 0
     size_bytes: int = 0
@@ -33,8 +33,8 @@ class Load:
 class Bounds:
     """Most open jobs and bytes, of one tenant and of all together."""
 
-    of_tenant: Load
-    in_all: Load
+    of_tenant: JobTotals
+    in_all: JobTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class JobStore(Protocol):
     async def neglected(self, now_s: float, *, limit: int) -> list[Job]:
         """Return jobs whose `look_at_s` has come, the longest first."""
 
-    async def surplus(self, kept: Load, *, limit: int) -> list[Job]:
+    async def surplus(self, kept: JobTotals, *, limit: int) -> list[Job]:
         """Return the oldest ended jobs of each tenant that keeps more than that, as many as are too many."""
 
     async def place(self, job: Job) -> int:
@@ -128,7 +128,7 @@ class JobStore(Protocol):
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         """Return a tenant's jobs (None: everybody's), the newest first, from the one after the id `before` on."""
 
-    async def load(self, tenant: str) -> tuple[Load, Load]:
+    async def load(self, tenant: str) -> tuple[JobTotals, JobTotals]:
         """Return what the tenant has open, and what all have."""
 
     async def backlog(self) -> Backlog:
@@ -140,7 +140,7 @@ class JobStore(Protocol):
 class JobsFull(Exception):
     """There is no room for another open job; `of_tenant` says whose bound it is."""
 
-    def __init__(self, *, of_tenant: bool, load: Load) -> None:
+    def __init__(self, *, of_tenant: bool, load: JobTotals) -> None:
         super().__init__()
         self.of_tenant = of_tenant
         self.load = load

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from control_plane.core.errors import LimitExceeded
 from control_plane.jobs.domain.drain_rate import DrainRate
-from control_plane.jobs.ports import Bounds, JobStore, Load
+from control_plane.jobs.ports import Bounds, JobStore, JobTotals
 from control_plane.protocols.http1 import BodyPieces
 
 
@@ -52,7 +52,7 @@ class JobRoom:
             if not self._arriving[tenant]:
                 del self._arriving[tenant]
 
-    def full(self, tenant: str, load: Load, *, of_tenant: bool) -> LimitExceeded:
+    def full(self, tenant: str, load: JobTotals, *, of_tenant: bool) -> LimitExceeded:
         """Return the refusal of a job for which there is no room, by the tenant's bound or that of all."""
         whose = "this tenant has" if of_tenant else "there are"
         retry_after_s = self._drains.promise(
@@ -63,7 +63,7 @@ class JobRoom:
             retry_after_s=retry_after_s,
         )
 
-    def _check(self, tenant: str, loads: tuple[Load, Load], size_bytes: int) -> None:
+    def _check(self, tenant: str, loads: tuple[JobTotals, JobTotals], size_bytes: int) -> None:
         own, everybody = loads
         for load, bound, is_tenants in ((own, self._bounds.of_tenant, True), (everybody, self._bounds.in_all, False)):
             if load.jobs >= bound.jobs or load.size_bytes + size_bytes > bound.size_bytes:

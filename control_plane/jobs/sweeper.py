@@ -16,7 +16,7 @@ from control_plane.jobs.charging import charge
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.sweeps import Care, sweep
 from control_plane.jobs.domain.transitions import RetryPolicy
-from control_plane.jobs.ports import EVERY_JOB, JobBackend, Load, UsageSums
+from control_plane.jobs.ports import EVERY_JOB, JobBackend, JobTotals, UsageSums
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Sweeper:
         *,
         usage: UsageSums,
         policy: RetryPolicy,
-        kept: Load,
+        kept: JobTotals,
         on_ended: Callable[[Job], None] = lambda job: None,
         today_s: Callable[[], float] = time.time,
         now_s: Callable[[], float] = time.monotonic,

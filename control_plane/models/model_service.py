@@ -74,7 +74,7 @@ class ModelService:
         """
         self._servers = servers
         self._repository = repository
-        self._contents = self.contents = contents
+        self.contents = contents
         self._tiers = tiers
         self._restores = restores
         self._watch = watch or Unwatched()
@@ -164,7 +164,7 @@ class ModelService:
         try:
             with ExitStack() as pins:
                 models = await self._place(name, override, pins)
-                async with nullcontext() if self._contents is None else self._contents.loading(upstream, name, override):
+                async with nullcontext() if self.contents is None else self.contents.loading(upstream, name, override):
                     yield PreparedLoad(upstream.control, models, override, self._watch, self._load_timeout_s)
                 self._pinned.setdefault(name, ExitStack()).push(pins.pop_all())
         except ControlPlaneError as exc:
@@ -177,7 +177,7 @@ class ModelService:
         """Unload a model as `unload` does, but in the caller's task, which goes on when its own caller leaves
         and while no other change of the model is under way."""
         check_name(name)
-        upstream, contents = self._servers.pick(), self._contents
+        upstream, contents = self._servers.pick(), self.contents
         dead = self._dead.among(await self._closure(name) if unload_dependents else (name,))
         async with nullcontext(set[str]()) if contents is None else contents.unloading(upstream, name, unload_dependents) as gone:
             gone |= await self._unload_and_forget(upstream, name, unload_dependents)
@@ -236,8 +236,8 @@ class ModelService:
         are served.
         """
         self._dead.clear()
-        if self._contents is not None:
-            await self._contents.restart(upstream)
+        if self.contents is not None:
+            await self.contents.restart(upstream)
         if self._repository is not None:
             await self._place_all(self._repository)
         if not self._restores:
@@ -273,7 +273,7 @@ class ModelService:
         async with self._dead.replacing(dead) if dead else nullcontext():
             # Triton takes a load of what it believes to be READY for no change.
             for each in dead:
-                async with nullcontext() if self._contents is None else self._contents.unloading(upstream, each, unload_dependents=False):
+                async with nullcontext() if self.contents is None else self.contents.unloading(upstream, each, unload_dependents=False):
                     await upstream.control.unload(each, timeout_s=self._load_timeout_s)
             async with self._prepared(name, override, upstream) as prepared:
                 await prepared.load()

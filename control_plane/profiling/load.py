@@ -15,7 +15,7 @@ AskedT = TypeVar("AskedT")
 
 
 @dataclass(frozen=True, slots=True)
-class Load(Generic[AskedT]):
+class LoadResult(Generic[AskedT]):
     """Requests that have been answered."""
 
     asked: Sequence[AskedT]
@@ -26,14 +26,14 @@ class Load(Generic[AskedT]):
     model: Counted
     """Triton's own counts of the model over the time of this load."""
     steps: Sequence[tuple[str, Counted]]
-    """The same of each model that is a step of it, by name; empty where the model is no ensemble."""
+    """Triton's counts of each model that is a step of it, by name; empty where the model is no ensemble."""
 
     @property
     def per_s(self) -> float:
         return len(self.asked) / self.took_s
 
 
-def load(callers: Sequence[Gateway], model: str, requests: Iterable[bytes], ask: Callable[[Gateway, bytes], AskedT]) -> Load[AskedT]:
+def load(callers: Sequence[Gateway], model: str, requests: Iterable[bytes], ask: Callable[[Gateway, bytes], AskedT]) -> LoadResult[AskedT]:
     """Have all callers send the requests by `ask`. Raises as the callers do."""
     gateway = callers[0]
     for each in callers[1:]:
@@ -44,4 +44,4 @@ def load(callers: Sequence[Gateway], model: str, requests: Iterable[bytes], ask:
     asked = ask_all(callers, requests, ask)
     took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
     counted = {name: Counted.of(gateway.statistics(name)).since(earlier) for name, earlier in before.items()}
-    return Load(asked, took_s, cpu_s / took_s, counted[model], [(step, counted[step]) for step in steps])
+    return LoadResult(asked, took_s, cpu_s / took_s, counted[model], [(step, counted[step]) for step in steps])

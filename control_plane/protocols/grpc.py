@@ -340,7 +340,7 @@ class GrpcAnswer:
         return b"".join(self.body)[PREFIX_BYTES:]
 
     def ending(self) -> GrpcAnswer:
-        """The same status as trailers only, for a call whose response head has been sent already."""
+        """Return this status as trailers only, for a call whose response head has been sent already."""
         trailers = tuple(field for field in self.trailers if not field[0].startswith(b":") and field[0] != b"content-type")
         return GrpcAnswer(self.code, (), (), trailers)
 
@@ -351,7 +351,7 @@ def message_answer(message: bytes) -> GrpcAnswer:
 
 
 def with_trailer(answer: GrpcAnswer, name: str, value: str) -> GrpcAnswer:
-    """The same answer with one more trailer."""
+    """Return an answer with one more trailer."""
     return GrpcAnswer(answer.code, answer.headers, answer.body, (*answer.trailers, (name.encode(), value.encode())), answer.loss)
 
 

@@ -90,7 +90,7 @@ class HttpRequest:
         return HttpRequest(self.method, self.target, self.headers, body, self.peer_is_local, self.peer, self.takes_chunks, self.derived)
 
     def with_target(self, target: bytes) -> HttpRequest:
-        """The same request for another target, such as the model behind a route."""
+        """Return this request for another target, such as the model behind a route."""
         readdressed = self.derived.readdressed
         if readdressed is None or readdressed.target != target:
             readdressed = HttpRequest(self.method, target, self.headers, b"", self.peer_is_local, self.peer, self.takes_chunks)
@@ -186,12 +186,12 @@ NOT_KEPT = (b"Cache-Control", b"no-store")
 
 
 def with_header(answer: HttpAnswer, line: bytes) -> HttpAnswer:
-    """The same answer with one more header line."""
+    """Return this answer with one more header line."""
     return HttpAnswer(answer.status, with_line(answer.head, line), answer.body)
 
 
 def with_line(head: bytes, line: bytes) -> bytes:
-    """The same head with one more header line."""
+    """Return a head with one more header line."""
     return head[:-2] + line + b"\r\n\r\n"
 
 

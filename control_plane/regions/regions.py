@@ -23,7 +23,7 @@ from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import SendableOn
 from control_plane.regions.domain.region import Region
 from control_plane.regions.domain.standing import Asked, Standing, nearest
-from control_plane.regions.domain.verdict import Streamed, Verdict, verdict_of
+from control_plane.regions.domain.verdict import RegionVerdict, Streamed, verdict_of
 from control_plane.regions.ports import RegionLink
 
 AnswerT = TypeVar("AnswerT")
@@ -52,7 +52,7 @@ class _Sent(Generic[AnswerT]):
     """Outcome of one request that was sent to another region: its answer, if any came, and the verdict on it."""
 
     answer: AnswerT | None
-    verdict: Verdict
+    verdict: RegionVerdict
 
 
 class _CountedStream:
@@ -83,7 +83,7 @@ class Regions:
         self._strangers_from_s = float("-inf")
         self._found = BoundedCache[str, bool].of_entries(_MAX_FOUND)
         """Models that another region has computed a request for, as callers name them."""
-        self.totals: Counter[tuple[str, Verdict]] = Counter()
+        self.totals: Counter[tuple[str, RegionVerdict]] = Counter()
         """Requests sent to other regions, by region and by what became of them."""
 
     @property
@@ -136,16 +136,16 @@ class Regions:
         answer, verdict = sent.answer, sent.verdict
         self._learn(standing, verdict, tenant, model, running.frontend)
         name = standing.region.name
-        if answer is not None and verdict is Verdict.ANSWERED:
+        if answer is not None and verdict is RegionVerdict.ANSWERED:
             running.answered_in(name)
             counted = cast("AnswerT", _CountedStream(answer, standing)) if isinstance(answer, Streamed) else answer
             return request.with_field(counted, REGION_HEADER, name)
         if isinstance(answer, Streamed):  # the page of a proxy in the region's place may come in pieces, too
             answer.close()
-        if verdict is Verdict.QUARANTINED:
+        if verdict is RegionVerdict.QUARANTINED:
             raise QueryOfDeath(f"processes have died under the request in region {name}, so it is not computed here")
-        if verdict in (Verdict.LOST, Verdict.FAILED) and not running.is_repeatable:
-            how = "was lost while it had" if verdict is Verdict.LOST else "has failed"
+        if verdict in (RegionVerdict.LOST, RegionVerdict.FAILED) and not running.is_repeatable:
+            how = "was lost while it had" if verdict is RegionVerdict.LOST else "has failed"
             raise UpstreamUnavailable(f"region {name} {how} the request, which it may have computed")
         return None
 
@@ -155,7 +155,7 @@ class Regions:
         standing.in_flight += 1
         peer.there.add(scope)
         answer: AnswerT | None = None
-        verdict = Verdict.LEFT
+        verdict = RegionVerdict.LEFT
         try:
             async with scope:
                 answer = await request.send_on(peer.link, timeout_s=timeout_s)
@@ -163,40 +163,40 @@ class Regions:
         except TimeoutError:
             if not scope.expired():
                 raise
-            verdict = Verdict.LOST
+            verdict = RegionVerdict.LOST
         except UpstreamUnavailable as exc:
-            verdict = Verdict.UNREACHABLE if exc.is_not_sent else Verdict.LOST
+            verdict = RegionVerdict.UNREACHABLE if exc.is_not_sent else RegionVerdict.LOST
         except DeadlineExceeded:
-            verdict = Verdict.LOST
+            verdict = RegionVerdict.LOST
         finally:
             standing.in_flight -= 1
             peer.there.discard(scope)
             self.totals[standing.region.name, verdict] += 1
         return _Sent(answer, verdict)
 
-    def _learn(self, standing: Standing, verdict: Verdict, tenant: str, model: str, frontend: Frontend) -> None:
+    def _learn(self, standing: Standing, verdict: RegionVerdict, tenant: str, model: str, frontend: Frontend) -> None:
         """Note what an answer says of the requests that may be sent there next: of the caller's own, unless all would fare alike."""
         now_s = self._now_s()
         match verdict:
-            case Verdict.ANSWERED:
+            case RegionVerdict.ANSWERED:
                 standing.window.answered()
                 self._found.keep(model, True)
-            case Verdict.FULL:
+            case RegionVerdict.FULL:
                 standing.window.refused(now_s)
-            case Verdict.UNREACHABLE:
+            case RegionVerdict.UNREACHABLE:
                 standing.unreached(frontend, now_s + _UNREACHED_S)
-            case Verdict.MODEL_MISSING:
+            case RegionVerdict.MODEL_MISSING:
                 self._found.forget(model)
                 standing.shut(tenant, model, now_s + _LACKS_MODEL_S)
-            case Verdict.UNAUTHENTICATED:
+            case RegionVerdict.UNAUTHENTICATED:
                 standing.shut(tenant, "", now_s + _REFUSES_CALLER_S)
-            case Verdict.DENIED:
+            case RegionVerdict.DENIED:
                 standing.shut(tenant, model, now_s + _REFUSES_CALLER_S)
-            case Verdict.LIMITED:
+            case RegionVerdict.LIMITED:
                 standing.shut(tenant, "", now_s + _LIMITS_CALLER_S)
-            case Verdict.FAILED | Verdict.LOST | Verdict.INVALID | Verdict.QUARANTINED:
+            case RegionVerdict.FAILED | RegionVerdict.LOST | RegionVerdict.INVALID | RegionVerdict.QUARANTINED:
                 standing.shut(tenant, model, now_s + _FAILS_S)
-            case Verdict.LEFT:
+            case RegionVerdict.LEFT:
                 pass
 
     async def _watch(self, peer: _Peer) -> None:
@@ -206,19 +206,19 @@ class Regions:
             try:
                 await peer.link.probe(timeout_s=PROBE_TIMEOUT_S)
             except DeadlineExceeded:
-                self._went(peer.standing, "it says nothing")
+                self._note_failure(peer.standing, "it says nothing")
                 self._take_back(peer)
             except ControlPlaneError as exc:
-                self._went(peer.standing, str(exc))
+                self._note_failure(peer.standing, str(exc))
             else:
-                self._came(peer.standing, self._now_s() - began_s)
+                self._note_answer(peer.standing, self._now_s() - began_s)
             await asyncio.sleep(max(0.0, began_s + PROBE_EVERY_S - self._now_s()))
 
-    def _came(self, standing: Standing, round_trip_s: float) -> None:
+    def _note_answer(self, standing: Standing, round_trip_s: float) -> None:
         if standing.heard(round_trip_s):
             _log.info("region %s is well, %.1f ms away", standing.region.name, round_trip_s * 1e3)
 
-    def _went(self, standing: Standing, why: str) -> None:
+    def _note_failure(self, standing: Standing, why: str) -> None:
         if standing.failed(why):
             _log.warning("region %s gets no requests: %s", standing.region.name, why)
 

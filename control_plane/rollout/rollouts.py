@@ -29,7 +29,7 @@ from control_plane.rollout.domain.contract import Contract, require_output, why_
 from control_plane.rollout.domain.deaths import Deaths
 from control_plane.rollout.domain.evidence import Evidence
 from control_plane.rollout.domain.findings import Findings, GateStatus
-from control_plane.rollout.domain.machine import Hold, Verdict, began, held_by, next_by_itself, promoted_route
+from control_plane.rollout.domain.machine import GateVerdict, Hold, began, held_by, next_by_itself, promoted_route
 from control_plane.rollout.ports import Copies
 from control_plane.rollout.shared_evidence import SharedEvidence
 
@@ -281,14 +281,14 @@ class Rollouts:
             self._doubted.add(rollout.id)
             _log.warning("rollout of %s to %s holds: %s", rollout.route, rollout.model, doubt)
 
-    def _verdict(self, rollout: Rollout, alone: Findings) -> Verdict:
+    def _verdict(self, rollout: Rollout, alone: Findings) -> GateVerdict:
         copies = None if self._copies is None else self._copies.ready(rollout.model)
         deaths = self._deaths[rollout.id].why if rollout.id in self._deaths else ""
         together = alone if self._shared is None else self._shared.findings(rollout)
         if together is None:
             # Without the others' evidence no step is over, but what is worse by what was seen here is worse.
-            return Verdict(alone.why or deaths, samples=0, copies=copies, knows_all=False)
-        return Verdict(together.why or deaths, together.doubt, together.step_samples, copies)
+            return GateVerdict(alone.why or deaths, samples=0, copies=copies, knows_all=False)
+        return GateVerdict(together.why or deaths, together.doubt, together.step_samples, copies)
 
     def _evidence_of(self, rollout: Rollout) -> Evidence:
         collected = self._evidence.get(rollout.id)
@@ -298,7 +298,7 @@ class Rollouts:
         self._evidence[rollout.id] = (evidence, rollout.stage)
         return evidence
 
-    async def _step(self, rollout: Rollout, verdict: Verdict) -> None:
+    async def _step(self, rollout: Rollout, verdict: GateVerdict) -> None:
         """Write the rollout's next state, if there is one. Raises Conflict, StoreUnavailable."""
         following = next_by_itself(rollout, self._known.stored_routes.get(rollout.route), verdict, now_s=self.now_s())
         is_back = following is not None and following.phase in (Phase.ROLLED_BACK, Phase.ABORTED)

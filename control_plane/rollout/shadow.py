@@ -47,7 +47,7 @@ MAX_HELD_BYTES = 16 * 2**20
 MAX_AT_ONCE = 8
 """Copies that are under way at the same time; of each the request and the original's answer are held."""
 MAX_TO_ONE = 4
-"""Of these, copies to one model: one that is frozen leaves room for others."""
+"""Copies to one model that are under way at the same time: one that is frozen leaves room for others."""
 MIRROR_RESERVE = 0.25
 """Part of the retry budget that mirrors leave. At a steady load it is what all servers compute in a second: enough for callers'
 requests that a death breaks off, and three quarters of a tenth for copies."""

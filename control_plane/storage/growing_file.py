@@ -36,7 +36,7 @@ class GrowingFile:
     """File under a name of its own in a folder, until it is renamed."""
 
     def __init__(self, folder: Path, *, keep_free_bytes: int = 0) -> None:
-        """It ends, as on a full disk, where fewer bytes are free than are kept so for what is more important."""
+        """Writes fail, as on a full disk, once fewer than `keep_free_bytes` are free, which are kept for what is more important."""
         self._folder, self._keep_free_bytes = folder, keep_free_bytes
         self._path = folder / f".{uuid4().hex}"
         self._lock = Lock()

@@ -223,7 +223,7 @@ class RegionCount:
 
     region: str
     result: str
-    """A value of `regions/domain/verdict.Verdict`."""
+    """A value of `regions/domain/verdict.RegionVerdict`."""
     count: int
 
 
@@ -232,7 +232,7 @@ class HedgeCount:
     """Count of a fleet's requests that were late enough to be hedged, by what became of that."""
 
     result: str
-    """Of `fleet/domain/counts.Hedge`."""
+    """A value of `fleet/domain/counts.Hedge`."""
     count: int
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.triton.ports import Upstream
 
@@ -61,7 +62,7 @@ class ServerState:
     def __init__(
         self,
         name: str,
-        changed: asyncio.Event,
+        changed: Broadcast,
         followers: Sequence[ServerObserver],
         *,
         is_needed: bool = True,
@@ -103,7 +104,7 @@ class ServerState:
         if self.upstream is None:
             self._took_s = self._now_s() - self._down_s
         self.upstream, self.has_been_up, self.is_lost, self.is_silent = upstream, True, False, False
-        self._changed.set()
+        self._changed.wake()
         for follower in self._followers:
             follower.up(upstream, self.name)
 
@@ -111,7 +112,7 @@ class ServerState:
         if self.upstream is not None:
             self._down_s = self._now_s()
         self.upstream, self._reason, self.is_silent = None, reason, False
-        self._changed.set()
+        self._changed.wake()
         for follower in self._followers:
             follower.down(reason, self.name)
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import GatewayStopping, UpstreamUnavailable
 from control_plane.triton.ports import Upstream
@@ -34,7 +35,7 @@ class Servers:
         """Models that requests wait for where there is only one server."""
         self.suspect: TellSuspect | None = None
         """Told of a model of the only server that seems to hang; None where nothing could be done about it."""
-        self._changed = asyncio.Event()
+        self._changed = Broadcast()
         self._followers = [] if follower is None else [follower]
         self._nobody = self._first = ServerState("", self._changed, ())
         self._nobody.down("no server has joined the fleet yet")
@@ -140,7 +141,6 @@ class Servers:
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
-            self._changed.clear()
             await self._changed.wait()
 
     def get(self, server: str) -> Upstream:

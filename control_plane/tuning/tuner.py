@@ -20,7 +20,7 @@ from control_plane.tuning.domain.search import (
     FINALISTS,
     Axis,
     Costs,
-    Verdict,
+    Recommendation,
     choose_finalists,
     decide,
     expected_candidates,
@@ -67,7 +67,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """All measurements of a run, and the verdict on them."""
+    """All measurements of a run, and the recommendation on them."""
 
     screened: Mapping[Candidate, Round]
     """One round of the search for each candidate, in order; empty if it failed, for the reason in
@@ -75,7 +75,7 @@ class TuningResult:
     rounds: Mapping[Candidate, Sequence[Round]]
     """The final rounds of the default and of the best other candidates."""
     failures: Mapping[Candidate, str]
-    verdict: Verdict
+    recommendation: Recommendation
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows of tables and plots: finalists over their final rounds, then the others over their

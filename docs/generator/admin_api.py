@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, cast
 
 from control_plane.admin.api import make_admin_api
+from control_plane.admin.services import AdminServices
 from control_plane.auth.domain.authorization import need_of_admin_call
 from docs.generator.markdown import wrapped
 
 
 def blocks() -> Iterator[str]:
-    nothing = cast("Any", None)  # no service is asked for what OpenAPI tells
-    parts = dict.fromkeys(
-        (
-            "models",
-            "servers",
-            "keys",
-            "webhook_secrets",
-            "objects",
-            "purges",
-            "usage",
-            "known",
-            "trail",
-            "rollouts",
-            "events",
-            "subscriptions",
-            "records",
-        ),
-        nothing,
-    )
-    api = make_admin_api(**parts, access=cast("Any", SimpleNamespace(is_on=True, generation=0)), version="any")
+    nothing = dict.fromkeys((each.name for each in fields(AdminServices)), cast("Any", None))  # OpenAPI asks no service
+    access = cast("Any", SimpleNamespace(is_on=True, generation=0))
+    api = make_admin_api(AdminServices(**nothing | {"access": access}), version="any")
     document = api.openapi()
     yield "# Admin API"
     yield wrapped(

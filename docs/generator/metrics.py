@@ -28,7 +28,7 @@ from control_plane.objects.domain.rollout import Phase, Rollout, Step
 from control_plane.regions.adapters.metrics import RegionMetrics
 from control_plane.regions.domain.region import Region
 from control_plane.regions.domain.standing import Standing
-from control_plane.regions.domain.verdict import Verdict
+from control_plane.regions.domain.verdict import RegionVerdict
 from control_plane.rollout.adapters.metrics import RolloutMetrics
 from control_plane.rollout.domain.findings import DISAGREEMENT, GATES, GateStatus
 from control_plane.rollout.domain.machine import Hold
@@ -140,7 +140,7 @@ def _regions_page() -> str:
     region = Region("any", TcpAddress("any", 1), TcpAddress("any", 2))
     standing = Standing(region)
     standing.heard(1.0)
-    counts = RequestCounts(regions=tuple(RegionCount("any", verdict.value, 1) for verdict in Verdict))
+    counts = RequestCounts(regions=tuple(RegionCount("any", verdict.value, 1) for verdict in RegionVerdict))
     registry = CollectorRegistry()
     registry.register(RegionMetrics(lambda: [standing], lambda: counts))
     return generate_latest(registry).decode()

@@ -34,11 +34,11 @@ from perf.servers.triton_statistics import METRICS_PERIOD_S, metrics
 _MIXES = {**{mix: (mix, 1) for mix in MIXES}, TOGETHER: ("95/5", 16)}
 """The mix, and how many texts a request has."""
 _TEXTS = 2000
-"""Of a mix, asked for over and over: nothing here remembers an answer."""
+"""Texts of a mix, asked for over and over: nothing here remembers an answer."""
 _CHECKED = 32
 """Texts of each mix."""
 _MINIMUM_COSINE = 0.97
-"""Of the worst with fp32's; the gate wants 0.99 of 99 in 100."""
+"""Least similarity of the worst text to fp32's; the gate wants 0.99 of 99 in 100."""
 
 
 def main() -> None:

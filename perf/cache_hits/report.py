@@ -14,7 +14,7 @@ NGINX = "nginx"
 TRACED = "-traced"
 """Ends the names of peers whose callers give each request a trace context and an id of its own."""
 _AT_LEAST = 0.7
-"""Of nginx's throughput."""
+"""Promised part of nginx's throughput."""
 
 
 @dataclass(frozen=True, slots=True)

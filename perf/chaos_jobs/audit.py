@@ -22,7 +22,7 @@ from control_plane.jobs.adapters.folder_spool import FolderSpool
 from control_plane.jobs.adapters.polled_tickets import PolledTickets
 from control_plane.jobs.domain.job import UNCHARGED_S, Job
 from control_plane.jobs.domain.transitions import RetryPolicy
-from control_plane.jobs.ports import JobBackend, JobStore, Load
+from control_plane.jobs.ports import JobBackend, JobStore, JobTotals
 from control_plane.jobs.sweeper import Sweeper
 from control_plane.metering.domain.usage import EVERY_DAY, Usage
 from perf.chaos_jobs.findings import Findings
@@ -33,7 +33,7 @@ QUEUE, DEAD_LETTERS = "tidegate.jobs", "tidegate.jobs.dead"
 _PAGE = 200
 _TRIES = 30
 _MUCH_LATER_S = 400 * 86_400.0
-_EVERYTHING = Load(1 << 40, 1 << 60)
+_EVERYTHING = JobTotals(1 << 40, 1 << 60)
 
 T = TypeVar("T")
 

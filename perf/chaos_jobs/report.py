@@ -66,7 +66,7 @@ class Report(report.Report):
         return "**not met**" if _wrongs(run) else "met"
 
     def measured(self, drill: Drill) -> str:
-        """Of the same table."""
+        """Return what was measured in a drill, for the same table; empty where it was not."""
         run = self.median(Case(drill.name))
         if run is None:
             return ""

@@ -45,7 +45,7 @@ _SLOW = ("fastapi-httpx-512",)
 
 _CHECKED_TEXTS = 20
 _MINIMUM_COSINE = {"fp32": 0.9999, "quantised": 0.97}
-"""Of the worst text, against PyTorch; a variant's own gate is stricter, on more texts."""
+"""Least similarity of the worst text to PyTorch's; a variant's own gate is stricter, on more texts."""
 
 _PREPARED_PER_S = {True: 400, False: 4000}
 """Requests made before a run begins, by whether the peer is one of the slow ones; what is wanted beyond is made meanwhile."""

@@ -39,7 +39,7 @@ class Peer:
     form: Form
     address: str
     pid: int
-    """Of the process above all that are the peer's, for what they use; Tidegate's are also above Triton's."""
+    """Process above all that are the peer's, for what they use; Tidegate's are also above Triton's."""
     triton: dict[str, str] | None = None
     """The addresses of the Triton that it asks."""
     gateway: Tidegate | None = None

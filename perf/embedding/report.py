@@ -47,9 +47,9 @@ class Run(ClosedLoopRun):
     short_p99_ms: float
     long_p99_ms: float
     hit_ratio: float
-    """Of the gateway's response cache."""
+    """Part of the texts that the gateway's response cache had."""
     batch: int = 1
-    """That was best for bare ONNX Runtime."""
+    """Texts in a batch that was best for bare ONNX Runtime."""
 
     @classmethod
     def of_bare(cls, requests_per_s: float, alone_ms: Sequence[float], batch: int) -> Run:

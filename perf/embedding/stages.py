@@ -24,7 +24,7 @@ _MODELS = (MODEL, "text_encoder")
 
 
 def measure(peers: list[Peer], asks: Callable[[Peer, str], Iterator[Ask]], arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """By the number of callers, over binary HTTP; empty unless both Tidegate and Triton straight are among the peers."""
+    """Return the stages by the number of callers, over binary HTTP; empty unless both Tidegate and Triton straight are among the peers."""
     by_name = {peer.name: peer for peer in peers}
     if not {"tidegate-http", "triton-http"} <= by_name.keys():
         return {}

@@ -26,7 +26,7 @@ _TARGETS = (
 class Case:
     trace: str
     size_percent: float
-    """Of the distinct keys."""
+    """The cache's size as a part of the distinct keys."""
     policy: str
 
 
@@ -34,11 +34,11 @@ class Case:
 class Run:
     hit_ratio: float
     saved_ms: float
-    """Where all cost the same: 1 each."""
+    """Cost that hits have saved; where all keys cost the same, 1 each."""
     saved_part: float
-    """Of what all requests cost."""
+    """Part of all requests' cost that hits have saved."""
     use_us: float
-    """Of this machine, for a request: for orientation."""
+    """Time that the policy takes for a request on this machine: for orientation."""
 
 
 class Report(report.Report):

@@ -18,7 +18,7 @@ VALUE_BYTES = 1600
 """An embedding of 384 FP32 with what is around it."""
 
 MOST_REQUESTS = 300_000
-"""Of a longer file its beginning."""
+"""Requests that are read of a trace: only the beginning of a longer file."""
 _QUERIES = 50_000
 
 
@@ -30,7 +30,7 @@ class Trace:
     source: str
     keys: list[int]
     costs_ms: list[float] | None = None
-    """By key; None: all the same."""
+    """Cost of each key; None: all cost the same."""
 
     @property
     def distinct(self) -> int:

@@ -34,7 +34,7 @@ class Alone:
     unload_s: float
     """Until the memory is free."""
     service_s: float
-    """Of one request, mean; the way there and back is in it."""
+    """Mean service time of one request; the way there and back is in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,4 +168,4 @@ class _Graph:
 
 
 _ORDERS = ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
-"""Of batch, token, head and value: queries, keys (turned round for the product), values."""
+"""Orders of the axes batch, token, head and value, for queries, keys (turned round for the product), values."""

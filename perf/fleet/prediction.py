@@ -8,7 +8,7 @@ from random import Random
 from statistics import fmean
 
 from control_plane.fleet.simulation.engine import simulate
-from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.outcome import SimulationResult
 from control_plane.fleet.simulation.production_router import ProductionRouter
 from control_plane.fleet.simulation.router import Router
 from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
@@ -33,7 +33,7 @@ class Costs:
     """Until the memory is free, on average."""
 
 
-def predict(way: str, requests: Sequence[Request], costs: Costs, *, servers: int, budget_bytes: int) -> Outcome:
+def predict(way: str, requests: Sequence[Request], costs: Costs, *, servers: int, budget_bytes: int) -> SimulationResult:
     shape = FleetShape(servers, budget_bytes, deadline_s=PATIENCE_S)
     served = [request._replace(service_s=costs.service_s[request.model]) for request in requests]
     workload = Workload(served, {name: _cost(name, costs) for name in costs.alone})

@@ -33,7 +33,7 @@ class Run:
     load_ms: float
     unload_ms: float
     held_bytes: int
-    """By models, most at one time on one server, as measured."""
+    """Most bytes that models held at one time on one server, as measured."""
     predicted_loads: int
     predicted_refused: int
     predicted_p50_ms: float
@@ -47,7 +47,7 @@ class Memory:
     times_s: list[float] = field(default_factory=list)
     """From the first sample on."""
     held_bytes: dict[int, list[int]] = field(default_factory=dict)
-    """By session; of one that was not there yet 0."""
+    """Bytes held by each session; 0 where it was not there yet."""
 
     def empty_bytes(self) -> int:
         """Return what that Triton held before the first load which held most then."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
-from control_plane.fleet.simulation.router import Refusal, Router
+from control_plane.fleet.simulation.router import RefuseRequest, Router
 from control_plane.fleet.simulation.workload import Request, server_name
 from control_plane.models.domain.description import ModelSpec
 from perf.fleet.servers import Started
@@ -54,7 +54,7 @@ class Proxy:
     async def serving(self, request: Request) -> AsyncIterator[str]:
         """The URL of a Triton that has the model, and keeps it until the block ends."""
         choice = self._router.choose(request, self._fleet, _now_s())
-        assert not isinstance(choice, Refusal)
+        assert not isinstance(choice, RefuseRequest)
         site = self._sites[choice.server]
         replica = await site.enter(request.model)
         try:
@@ -69,9 +69,9 @@ class _Site:
         self._server, self._control = server, triton.upstream.control
         self._fleet, self._router, self._done = fleet, router, done
         self._waiting: dict[str, list[asyncio.Future[Replica]]] = {}
-        """For a load, by model, in order."""
+        """Requests that wait for a load, by model, in order."""
         self._asked_s: dict[str, float] = {}
-        """By model, for the last time."""
+        """When each model was asked for last."""
         self._changed = asyncio.Event()
 
     async def enter(self, model: str) -> Replica:

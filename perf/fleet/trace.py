@@ -13,7 +13,7 @@ from perf.simulate.traces import read_gentd26
 
 _SEED = 20
 _EXPONENT = 0.9
-"""Of the generator's Zipf law; the 16 most used models of GenTD26 have about it."""
+"""Exponent of the generator's Zipf law; the 16 most used models of GenTD26 have about it."""
 
 
 def requests(trace: Path | None, models: Sequence[str], *, count: int, seconds: float) -> list[Request]:

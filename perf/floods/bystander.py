@@ -142,7 +142,7 @@ _ASKING: Mapping[str, tuple[str, Callable[[str, bytes], _Asking]]] = {
     "http": ("http", _Http),
     "grpc": ("grpc", _Grpc),
 }
-"""By what is asked for: the protocol, and who asks; in the order of `Run`."""
+"""Bystanders by what they ask for: the protocol, and who asks; in the order of `Run`."""
 
 
 def _figures_ms(seconds: list[float]) -> tuple[float, float, float]:

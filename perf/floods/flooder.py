@@ -20,7 +20,7 @@ _POLL_S = 0.05
 _OPENED_PER_S = 2_000.0
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 _GOAWAY = re.compile(rb"\x07\0{5}.{4}(\0{3}[\0-\x0d])", re.DOTALL)
-"""That frame's head but for its length, the last stream, and the code."""
+"""A GOAWAY frame: its head but for the length, the last stream, and the code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class _Limit:
     limit: float
     at_least: bool
     of_one: bool = False
-    """Of one connection only: with more, latency is mostly waiting for a core."""
+    """Whether the promise is of one connection only: with more, latency is mostly waiting for a core."""
 
 
 _LIMITS: Mapping[str, Sequence[_Limit]] = {

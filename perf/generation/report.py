@@ -13,7 +13,7 @@ from perf.measurement.report import Target
 SHARED, ALONE, PLAIN = "continuous batching", "one after the other", "transformers' own loop"
 CALLERS = (1, 4, 8)
 LONG_TOKENS = 900
-"""Of a prompt that is read beside an answer that is being written."""
+"""Length of a prompt that is read beside an answer that is being written."""
 _MANY = 8
 
 

@@ -104,11 +104,11 @@ class _Runs:
     ) -> None:
         self._client, self._started, self._asked, self._arguments = client, started, asked, arguments
         self._numbers = {each: _LEAST_NUMBERS << place for place, each in enumerate([*asked, (HALF, _HALF_LOAD)])}
-        """In the input of each work at each load: by them the gateway tells kinds of requests apart."""
+        """Numbers in the input of each work at each load: by how many there are the gateway tells kinds of requests apart."""
         self._counters = Counters(started, _MODEL)
         self._counters.wait_for_replicas(_SERVERS)
         self._samples: dict[str, tuple[float, Sample]] = {}
-        """Of each work the load and latencies of its last run without hedging at the least load."""
+        """By work: load and latencies of its last run without hedging, at the least load."""
 
     def learn(self) -> None:
         for work, load in self._asked:

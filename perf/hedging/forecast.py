@@ -23,7 +23,7 @@ from control_plane.objects.domain.route import HedgingPolicy
 
 _MODEL = "m"
 _READY_S = 10.0
-"""When all replicas are loaded, long before."""
+"""When the first request comes: all replicas are loaded long before."""
 LEARNED_BY = 2_000
 """Requests before those that count: as many as the gateway remembers."""
 _SETTLE_S = 2.0
@@ -63,7 +63,7 @@ class Sample:
 class Forecast:
     p999_s: float
     executions: float
-    """For each request."""
+    """Executions for each request."""
 
 
 def foretold(

@@ -58,14 +58,14 @@ class Run:
     mean_ms: float
     std_ms: float
     executions: float
-    """Of the model at Triton, for each request."""
+    """Executions of the model at Triton for each request."""
     compute_ms: float
     """At Triton, for each request; of cancelled ones, too."""
     cpu_ms: float
     """CPU time of gateway and Tritons for each request."""
     foretold_p999_ms: float
     foretold_executions: float
-    """By the simulator; NaN where it was not asked."""
+    """Executions that the simulator foretells; NaN where it was not asked."""
     hedged: float
     """Part of the requests that went to a second server."""
     won: float

@@ -39,7 +39,7 @@ class Asked:
     errors: int
     seconds: float
     refused: int = 0
-    """Of those that may be: with 429 and when to come again. They count neither as errors nor among the latencies."""
+    """Requests that were refused with 429 and when to come again, as they may be. They count neither as errors nor among the latencies."""
     jobs: frozenset[str] = frozenset()
     """Ids of the jobs that were accepted."""
 

@@ -31,7 +31,7 @@ class Run:
     p50_ms: float = math.nan
     p99_ms: float = math.nan
     jobs_per_s: float = math.nan
-    """Of the jobs beside them."""
+    """Throughput of the jobs beside the callers."""
     cpu_us: float = math.nan
     """The gateway's CPU for each."""
     busy_cpus: float = math.nan

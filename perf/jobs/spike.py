@@ -32,7 +32,7 @@ class Spike:
 
     jobs: Sequence[bytes]
     jobs_per_s: float
-    """That can be computed in the long run."""
+    """Jobs that can be computed in the long run."""
     interactive: Sequence[bytes]
     interactive_per_s: float
     seconds: float

@@ -21,7 +21,7 @@ from control_plane.protocols.http2 import frames as http2
 from perf.measurement.runs import ClosedLoopRun
 
 _GRACE_S = 180.0
-"""For the last answers: a slow server with many callers has a queue to work off."""
+"""Time for the last answers: a slow server with many callers has a queue to work off."""
 
 
 class Ask(NamedTuple):
@@ -37,7 +37,7 @@ class Loaded:
 
     seconds: float
     latencies_ms: Mapping[str, NDArray[np.float64]]
-    """By kind of request."""
+    """Latencies by kind of request."""
     errors: int
     client_cpu_s: float
 

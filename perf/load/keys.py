@@ -12,7 +12,7 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects
 
 LIMITED = Tenant("perf", requests_per_s=1e6, concurrency=100_000, daily_compute_units=1e9)
-"""With every limit, none of which a scenario reaches: what deciding about each request costs is then in what is measured."""
+"""A tenant with every limit, none of which a scenario reaches: what deciding about each request costs is then in what is measured."""
 
 
 def make_keys(state: Path, *tenants: Tenant) -> dict[str, str]:

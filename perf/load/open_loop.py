@@ -28,7 +28,7 @@ class Answered:
     """Result of one run."""
 
     latencies_ms: Sequence[float]
-    """Of all answers, also those that say what went wrong."""
+    """Latencies of all answers, also those that say what went wrong."""
     good_ms: Sequence[float]
     """Latencies of the good ones."""
     late_ms: Sequence[float]

@@ -37,7 +37,7 @@ _EXCHANGED_WORDS = 2
 class Text(NamedTuple):
     text: str
     tokens: int
-    """With [CLS] and [SEP]."""
+    """Number of tokens, [CLS] and [SEP] among them."""
     kind: str
 
 
@@ -45,7 +45,7 @@ class Text(NamedTuple):
 class _Line:
     words: tuple[str, ...]
     tokens: tuple[int, ...]
-    """Of each word."""
+    """Tokens of each word."""
 
 
 class Corpus:

@@ -31,7 +31,7 @@ from perf.measurement.report import Result
 
 _CHECKED_PAGES = 8
 _MINIMUM_COSINE = 0.9
-"""Of the worst page against PyTorch: that the right thing is computed; each variant has a stricter gate of its own when it is built."""
+"""Least similarity of the worst page to PyTorch's, which shows that the right thing is computed; each variant's own gate is stricter."""
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from random import Random
 from perf.load.texts import PAGES, Texts
 
 Document = tuple[str, ...]
-"""Its pages."""
+"""A document is its pages' texts."""
 
 
 def documents(texts: Texts, *, count: int, pages: int, repeats: float, seed: str) -> list[Document]:

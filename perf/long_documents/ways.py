@@ -26,7 +26,7 @@ MODEL = "text_embedding"
 _START_TIMEOUT_S = 180.0
 
 _VARIANTS = {NO_INT8: "fp32", NO_ONNX: "bf16", PRUNED: "pruned"}
-"""Of the encoder, where it is not the one that it takes by itself. `bf16` is what PyTorch compiled; all others are ONNX."""
+"""The encoder's variant by way, where it is not the one that it takes by itself. `bf16` is what PyTorch compiled; all others are ONNX."""
 
 
 @dataclass(frozen=True, slots=True)

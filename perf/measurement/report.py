@@ -47,7 +47,7 @@ class Result:
     runs: Mapping[Any, list[Any]]
     """By case, one for each round; cases and runs are dataclasses of plain values."""
     sources: Sequence[str] = ()
-    """Of texts or traces, in words."""
+    """Sources of texts or traces, in words."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """What belongs to no case."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -59,14 +59,14 @@ class Report:
     """Figures, targets and tables of a scenario's result."""
 
     name: ClassVar[str]
-    """Of the scenario, and of its files."""
+    """Name of the scenario, and of its files."""
     title: ClassVar[str]
     case: ClassVar[type]
     run: ClassVar[type]
     plot: ClassVar[str] = ""
     """The suffix of its plot, if it has one."""
     programs: ClassVar[Sequence[str]] = ()
-    """That the scenario runs, of Debian's; see `perf.servers.processes`."""
+    """Programs of Debian that the scenario runs; see `perf.servers.processes`."""
 
     def __init__(self, result: Result) -> None:
         self.result = result

@@ -36,4 +36,4 @@ POLICIES: dict[str, Callable[[int, int], Policy]] = {
     "theine": Theine,
     OURS: Ours,
 }
-"""By name: made with the room in bytes and in entries of the usual size."""
+"""Policies by name: each is made with the room in bytes and in entries of the usual size."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.outcome import SimulationResult
 from perf.measurement import report
 from perf.measurement.markdown import figure, table
 from perf.measurement.report import Target
@@ -38,7 +38,7 @@ class Run:
     refused: int
 
     @classmethod
-    def of(cls, outcome: Outcome) -> Run:
+    def of(cls, outcome: SimulationResult) -> Run:
         p99_ms, p999_ms = (1000 * outcome.quantile_s(part) for part in (0.99, 0.999))
         used = outcome.prefetches_used
         return cls(outcome.waited_for_loads_s, outcome.loads, outcome.prefetches, used, p99_ms, p999_ms, outcome.requests, outcome.refused)

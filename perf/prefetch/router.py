@@ -15,7 +15,7 @@ from random import Random
 from control_plane.fleet.domain.fleet import Fleet, Server
 from control_plane.fleet.domain.placement.placement import victims_on
 from control_plane.fleet.simulation.production_router import ProductionRouter
-from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
+from control_plane.fleet.simulation.router import LoadReplica, RefuseRequest, SendRequest, UnloadReplica
 from control_plane.fleet.simulation.workload import Request
 from perf.prefetch.forecasts import Forecast
 
@@ -47,7 +47,7 @@ class PrefetchingRouter(ProductionRouter):
         self._kept: dict[str, float] = {}
         """Models that were prefetched and have not been asked for -> until when they are kept."""
 
-    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> SendRequest | RefuseRequest:
         self._forecast.used(request.model, now_s)
         if self._kept.pop(request.model, None) is not None:
             _pin(fleet, request.model, 0)
@@ -58,7 +58,7 @@ class PrefetchingRouter(ProductionRouter):
             self._demand_loads[server] = self._demand_loads.get(server, 0) + 1
         return super().victims(model, server, fleet, now_s)
 
-    def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
+    def tick(self, fleet: Fleet, now_s: float) -> Iterable[LoadReplica | UnloadReplica]:
         self._ticks += 1
         if self._ticks % self._RECONCILED_EVERY == 0:
             yield from super().tick(fleet, now_s)
@@ -70,7 +70,7 @@ class PrefetchingRouter(ProductionRouter):
                 del wanted[model]
                 self._kept[model] = now_s + self._horizon_s(fleet, model)
                 _pin(fleet, model, 1)
-                yield Load(model, server.name, is_prefetch=True)
+                yield LoadReplica(model, server.name, is_prefetch=True)
 
     def _let_go(self, fleet: Fleet, now_s: float) -> None:
         """Forget prefetched models that nobody asked for in time, or that were not loaded after all: they are as any other."""

@@ -33,7 +33,7 @@ from perf.servers.serving import tidegate
 MODEL = "text_embedding"
 _DOCUMENTS = 20_000
 _ENTRY_BYTES = 2_200
-"""Of a kept embedding, about, with what belongs to it."""
+"""Size of a cached embedding, about, with what belongs to it."""
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ class Case:
 class Run:
     simulated: int
     failed: int
-    """Of those: the canary was found to be worse."""
+    """Simulated rollouts in which the canary was found to be worse."""
     canary_requests: float
     """Median of the canary's requests until then; of what was not found, all that there were. 0 where both are alike."""
 

@@ -18,7 +18,7 @@ class World:
     name: str
     told: str
     rates: tuple[float, ...]
-    """Of each gate, with the present version."""
+    """Rate of bad outcomes for each gate, with the present version."""
     canary_rates: tuple[float, ...] = ()
     """The same with the next version; empty: they are alike."""
     weights: tuple[float, ...] = (0.1,)
@@ -30,7 +30,7 @@ class World:
     units: int = 0
     """Callers who stick to a version, of very unequal size; 0: each request is on its own."""
     always_bad: int = 0
-    """Of those callers, so many of the largest always fail."""
+    """How many of the largest of those callers always fail."""
 
 
 @dataclass(slots=True)

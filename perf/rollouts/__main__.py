@@ -33,9 +33,9 @@ _STEP = {"samples": 30, "min_s": 0.5}
 _SHADOW = {"weight": 5000, "samples": 40, "min_s": 0.5}
 _AGREEMENT = {"kind": "tolerance", "output": "Y"}
 _ENDINGS = ("promoted", "aborted", "promoted", "rolled_back")
-"""Of rollouts in a row."""
+"""How rollouts that follow each other end."""
 _REST_S = 1.5
-"""After a rollout, until it holds everywhere."""
+"""Pause after a rollout, until it holds everywhere."""
 
 
 def main() -> None:

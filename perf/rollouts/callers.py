@@ -41,7 +41,7 @@ class Answered:
     """Seconds since 1970, as of the next."""
     answered_s: float
     model: str = ""
-    """That the answer names."""
+    """Model that the answer names."""
     wrong: str = ""
     """What is wrong with the answer: its numbers are not those of the model that it names."""
     failed: str = ""

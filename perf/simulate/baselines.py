@@ -10,7 +10,7 @@ from random import Random
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet, Server
-from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
+from control_plane.fleet.simulation.router import LoadReplica, RefuseRequest, SendRequest, UnloadReplica
 from control_plane.fleet.simulation.workload import Request
 
 
@@ -23,7 +23,7 @@ class LruRouter:
     def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
         return least_recently_used(fleet.servers[server], fleet.models[model].resident_bytes)
 
-    def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
+    def tick(self, fleet: Fleet, now_s: float) -> Iterable[LoadReplica | UnloadReplica]:
         return ()
 
 
@@ -46,10 +46,10 @@ class RoundRobin(LruRouter):
     def __init__(self) -> None:
         self._turn = 0
 
-    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> SendRequest | RefuseRequest:
         names = list(fleet.servers)
         self._turn += 1
-        return Choice(names[self._turn % len(names)]) if names else Refusal()
+        return SendRequest(names[self._turn % len(names)]) if names else RefuseRequest()
 
 
 class RandomServer(LruRouter):
@@ -58,8 +58,8 @@ class RandomServer(LruRouter):
     def __init__(self, random: Random) -> None:
         self._random = random
 
-    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
-        return Choice(self._random.choice(list(fleet.servers))) if fleet.servers else Refusal()
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> SendRequest | RefuseRequest:
+        return SendRequest(self._random.choice(list(fleet.servers))) if fleet.servers else RefuseRequest()
 
 
 class LeastOutstanding(LruRouter):
@@ -68,11 +68,11 @@ class LeastOutstanding(LruRouter):
     def __init__(self, random: Random) -> None:
         self._random = random
 
-    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> SendRequest | RefuseRequest:
         if not fleet.servers:
-            return Refusal()
+            return RefuseRequest()
         least_s = min(server.work_s for server in fleet.servers.values())
-        return Choice(self._random.choice([name for name, server in fleet.servers.items() if server.work_s <= least_s + 1e-9]))
+        return SendRequest(self._random.choice([name for name, server in fleet.servers.items() if server.work_s <= least_s + 1e-9]))
 
 
 class ConsistentHash(LruRouter):
@@ -84,8 +84,8 @@ class ConsistentHash(LruRouter):
         self._ring: list[tuple[int, str]] = []
         self._members: list[str] = []
 
-    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
-        return Choice(next(self.clockwise(request.model, fleet))) if fleet.servers else Refusal()
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> SendRequest | RefuseRequest:
+        return SendRequest(next(self.clockwise(request.model, fleet))) if fleet.servers else RefuseRequest()
 
     def clockwise(self, model: str, fleet: Fleet) -> Iterator[str]:
         """All servers, from the model's place on."""
@@ -106,14 +106,14 @@ class BoundedHash(ConsistentHash):
 
     _FACTOR = 1.25
 
-    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> SendRequest | RefuseRequest:
         if not fleet.servers:
-            return Refusal()
+            return RefuseRequest()
         service_s = fleet.models[request.model].service_s
         there = sum(server.work_s for server in fleet.servers.values()) / service_s
         most = ceil(self._FACTOR * (there + 1) / len(fleet.servers) - 1e-9)
         allowed_s = (most - 1) * service_s + 1e-9
-        return Choice(next(name for name in self.clockwise(request.model, fleet) if fleet.servers[name].work_s <= allowed_s))
+        return SendRequest(next(name for name in self.clockwise(request.model, fleet) if fleet.servers[name].work_s <= allowed_s))
 
 
 def _hash(text: str) -> int:

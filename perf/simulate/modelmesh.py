@@ -13,7 +13,7 @@ from random import Random
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet, Replica, Server
-from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
+from control_plane.fleet.simulation.router import LoadReplica, RefuseRequest, SendRequest, UnloadReplica
 from control_plane.fleet.simulation.workload import Request
 from perf.simulate.baselines import least_recently_used
 
@@ -41,7 +41,7 @@ class ModelMesh:
         self._counts: Counter[str] = Counter()
         self._used_before: dict[str, float] = {}
 
-    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> SendRequest | RefuseRequest:
         self._counts[request.model] += 1
         replicas = [
             (replica.state is not ModelState.READY, replica.in_flight, replica.last_used_s, name)
@@ -49,7 +49,7 @@ class ModelMesh:
             if (replica := server.replicas[request.model]).state is not ModelState.UNLOADING
         ]
         server = min(replicas)[-1] if replicas else self._place(request.model, fleet, now_s)
-        return Choice(server) if server is not None else Refusal()
+        return SendRequest(server) if server is not None else RefuseRequest()
 
     def _place(self, model: str, fleet: Fleet, now_s: float) -> str | None:
         needed = fleet.models[model].resident_bytes
@@ -78,7 +78,7 @@ class ModelMesh:
     def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
         return least_recently_used(fleet.servers[server], fleet.models[model].resident_bytes)
 
-    def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
+    def tick(self, fleet: Fleet, now_s: float) -> Iterable[LoadReplica | UnloadReplica]:
         """More and fewer replicas, by the rate since the last time."""
         is_full = sum(server.held_bytes for server in fleet.servers.values()) >= FULL_PART * sum(
             server.budget_bytes for server in fleet.servers.values()
@@ -92,7 +92,7 @@ class ModelMesh:
 
     def _more(
         self, model: str, replicas: dict[str, Replica], per_minute: float, fleet: Fleet, is_full: bool, now_s: float
-    ) -> Iterable[Load]:
+    ) -> Iterable[LoadReplica]:
         wanted = 0
         if per_minute > REQUESTS_PER_MINUTE_OF_REPLICA * len(replicas):
             wanted = min(MOST_ADDED, int(per_minute / REQUESTS_PER_MINUTE_OF_REPLICA), max(1, len(fleet.servers) // 3))
@@ -104,15 +104,15 @@ class ModelMesh:
         for _ in range(wanted):
             name = self._place(model, fleet, now_s)
             if name is not None:
-                yield Load(model, name)
+                yield LoadReplica(model, name)
 
-    def _fewer(self, model: str, replicas: dict[str, Replica], per_minute: float, is_full: bool, now_s: float) -> Iterable[Unload]:
+    def _fewer(self, model: str, replicas: dict[str, Replica], per_minute: float, is_full: bool, now_s: float) -> Iterable[UnloadReplica]:
         ready = {name: replica for name, replica in replicas.items() if replica.state is ModelState.READY}
         if not is_full or len(ready) < 2 or per_minute >= 2 / 3 * REQUESTS_PER_MINUTE_OF_REPLICA * len(replicas):
             return
         if now_s - max(replica.since_s for replica in ready.values()) < SETTLED_AFTER_LOAD_S * self._scale:
             return
-        yield Unload(model, min(ready, key=lambda name: ready[name].last_used_s))
+        yield UnloadReplica(model, min(ready, key=lambda name: ready[name].last_used_s))
 
 
 def _ready(server: Server) -> list[Replica]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.outcome import SimulationResult
 from perf.measurement import report
 from perf.measurement.markdown import figure, table
 from perf.measurement.report import Target
@@ -37,18 +37,18 @@ class Run:
     p99_ms: float
     p999_ms: float
     part_within: float
-    """Of all requests, answered within `LIMIT_S`."""
+    """Part of all requests that was answered within `LIMIT_S`."""
     refused: int
     requests: int
     most_held_part: float
-    """Of a server's budget, at one time."""
+    """Largest part of a server's budget that was held at one time."""
     bound_loads: int
-    """The clairvoyant bound's."""
+    """Loads of the clairvoyant bound."""
     took_s: float
-    """Of this machine, to simulate it: for orientation."""
+    """Seconds that this machine took to simulate it: for orientation."""
 
     @classmethod
-    def of(cls, outcome: Outcome, *, budget_bytes: int, bound_loads: int, took_s: float) -> Run:
+    def of(cls, outcome: SimulationResult, *, budget_bytes: int, bound_loads: int, took_s: float) -> Run:
         p50_ms, p99_ms, p999_ms = (1000 * outcome.quantile_s(part) for part in (0.5, 0.99, 0.999))
         return cls(
             outcome.loads, outcome.evictions, p50_ms, p99_ms, p999_ms, outcome.part_within(LIMIT_S), outcome.refused,

@@ -24,7 +24,7 @@ class Scale:
     """Requests per second on average."""
     service_s: float = 0.010
     load_s: float = 0.050
-    """Of the median model, where they differ."""
+    """Seconds that a load takes; the median model's, where they differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def at_random_times(trace: GenTd26, scale: Scale, random: Random) -> Workload:
 
 
 def at_its_own_times(trace: GenTd26, scale: Scale) -> Workload:
-    """When they came, only faster: with all the bursts and pauses."""
+    """Return the trace's requests when they came, only faster: with all the bursts and pauses."""
     faster = trace.times_s[-1] * scale.rate / len(trace.models)
     requests = [Request(time_s / faster, model, scale.service_s) for time_s, model in sorted(zip(trace.times_s, trace.models, strict=True))]
     return Workload(requests, alike(trace.models, scale.load_s))

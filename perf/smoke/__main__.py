@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from control_plane.triton.embedded.installation import ensure_installed
-from control_plane.tuning.adapters.perf_analyzer import Load, Measured, PerfAnalyzer
+from control_plane.tuning.adapters.perf_analyzer import AnalyzerRun, PerfAnalyzer, RunResult
 from perf.measurement import harness
 from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result
@@ -35,13 +35,13 @@ def _measure(arguments: argparse.Namespace) -> Result:
         for protocol in PROTOCOLS:
             for concurrent in CONCURRENCIES:
                 for way in WAYS:
-                    load = Load("echo", addresses[way, protocol], protocol, concurrent, ("INPUT0:384",), arguments.requests)
+                    load = AnalyzerRun("echo", addresses[way, protocol], protocol, concurrent, ("INPUT0:384",), arguments.requests)
                     ways[Case(protocol, concurrent, way)] = partial(_run, analyzer, load)
         return Result(interleave(ways, arguments.rounds))
 
 
-def _run(analyzer: PerfAnalyzer, load: Load) -> Run:
-    measured: Measured = analyzer.run(load)
+def _run(analyzer: PerfAnalyzer, load: AnalyzerRun) -> Run:
+    measured: RunResult = analyzer.run(load)
     return Run(measured.p50_ms, measured.p99_ms, measured.throughput)
 
 

@@ -51,7 +51,7 @@ class Asks:
         self._http_stream = {key: _keyed(http_post(f"/v2/models/{STREAMED}/generate_stream", body), key) for key in keys}
         self._grpc_stream = _grpc_stream()
         self._made: dict[tuple[str, int, int, bool], Ask] = {}
-        """To make one takes a client as long as to send it."""
+        """Requests that were made once: to make one takes a client as long as to send it."""
 
     def hot(self) -> tuple[int, Ask]:
         """The next one, and which tenant's it is."""

@@ -15,7 +15,7 @@ DEADLINE_S = 1.0
 NORMAL_TIMES = 2.0
 """A second is as normal as before a spike if its p99 is at most so many times the one before."""
 _NORMAL_SECONDS = 3
-"""In a row, that are normal before the spike is said to be over."""
+"""Normal seconds in a row before the spike is said to be over."""
 
 
 class Outcome(IntEnum):

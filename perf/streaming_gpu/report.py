@@ -20,9 +20,9 @@ SEQUENCES = (1, 16)
 class Case:
     way: str
     percent: int
-    """Of the model's weights that are on the GPU at a time; `WHOLE`: all of them."""
+    """Part of the model's weights that is on the GPU at a time; `WHOLE`: all of them."""
     sequences: int
-    """That are read, and written, together."""
+    """Sequences that are read, and written, together."""
 
 
 @dataclass(frozen=True, slots=True)

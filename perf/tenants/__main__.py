@@ -41,7 +41,7 @@ _WORK_S = 0.005
 _TEXT = "How do I reset the password of my bank?"
 _KEYS_ARE_KNOWN_S = 1.0
 _LEAD_S = 1.0
-"""To connect, and to fill the queue."""
+"""Time for callers to connect, and to fill the queue."""
 
 
 def main() -> None:

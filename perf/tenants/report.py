@@ -37,7 +37,7 @@ class Case:
     limit: int
     """TIDEGATE_MAX_IN_FLIGHT_PER_SHARED_MODEL."""
     load: str
-    """Of the loud tenant."""
+    """Load of the loud tenant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from tests.triton_like import MOST_CHUNKS, NO_SHARED_MEMORY
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("shared_memory")]
 LOADS = ("load and unload", "load: with files", "load: a broken model", "load: an unknown model")
-"""Of the cases that load: nothing of the others reaches Triton in another way, and test_http.py has them all."""
+"""The cases of loads that are asked here: nothing of the others reaches Triton in another way, and test_http.py has them all."""
 LOADS_OVER_GRPC = ("load, infer, unload", "load with a file", "load an unknown model")
 TALKS = [
     each

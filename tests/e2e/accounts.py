@@ -39,7 +39,7 @@ def make_first_key(state_dir: Path, state_url: str | None = None) -> str:
 
 
 def id_of(key: str) -> str:
-    """Of a key's text."""
+    """Return the id that is in a key's text."""
     return key.split("_")[1]
 
 

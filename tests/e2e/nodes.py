@@ -81,7 +81,7 @@ class Host:
     address: str
     fields: dict[str, str]
     flags: tuple[str, ...]
-    """Of gateways before it, beside those of every gateway."""
+    """Flags of gateways before this Triton, beside those of every gateway."""
 
     def loaded(self) -> set[str]:
         """Its models that are loaded, or on their way."""

@@ -59,7 +59,7 @@ class FakeMeter:
     dropped: int = 0
     has_log: bool = True
     units: dict[str, float] = field(default_factory=dict)
-    """Of what is noted alone."""
+    """Compute units by tenant that were noted by themselves (`note_units`)."""
 
     def note_units(self, tenant: str, compute_units: float) -> None:
         self.units[tenant] = self.units.get(tenant, 0.0) + compute_units

@@ -10,11 +10,11 @@ from typing import Any
 
 from control_plane.core.infer_call import Outcome
 from control_plane.jobs.domain.job import Blob, Job
-from control_plane.jobs.ports import Bounds, Computed, Load
+from control_plane.jobs.ports import Bounds, Computed, JobTotals
 from control_plane.metering.domain.usage import Usage, UsageBatch
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 
-PLENTY = Load(1000, 1 << 30)
+PLENTY = JobTotals(1000, 1 << 30)
 ROOMY = Bounds(PLENTY, PLENTY)
 
 

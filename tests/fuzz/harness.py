@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 MAX_BYTES = 4096
-"""Of an input; the parsers' own limits are far above, and what they do at those the unit tests know."""
+"""Longest input; the parsers' own limits are far above, and what they do at those the unit tests know."""
 
 
 def instrumented() -> AbstractContextManager[object]:

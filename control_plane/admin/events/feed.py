@@ -7,7 +7,6 @@ would read next has been overwritten. Fed by `app`; read by `admin/paths/events`
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 
 from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import Overloaded
+from control_plane.events.domain.event_id import event_id, number_in
 from control_plane.fleet.domain.event import FleetEvent
 from control_plane.frontends.http.answers.event_stream import render_event
 from control_plane.objects.domain.rollout import Event, Rollout
@@ -26,7 +26,6 @@ GAP = render_event("gap", b'{"reason": "events before the next one are not kept 
 MAX_READERS = 32
 MAX_READERS_OF_ONE = 4
 _LOOK_EVERY_S = 0.25
-_ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +45,12 @@ class GatewayEvent:
 class EventFeed:
     """Ring buffer of the latest events, and those who read it."""
 
-    def __init__(
-        self,
-        *,
-        today_s: Callable[[], float] = time.time,
-        max_events: int = MAX_EVENTS,
-        tell: Callable[[GatewayEvent], None] = lambda event: None,
-        watched: Callable[[bool], None] = lambda is_watched: None,
-    ) -> None:
-        """`tell` is told each event, `watched` whenever the first reader comes and the last one leaves."""
+    def __init__(self, *, today_s: Callable[[], float] = time.time, max_events: int = MAX_EVENTS) -> None:
         self._today_s = today_s
-        self.tell, self.watched = tell, watched
+        self.tell: Callable[[GatewayEvent], None] = lambda event: None
+        """Told each event."""
+        self.watched: Callable[[bool], None] = lambda is_watched: None
+        """Told whenever the first reader comes and the last one leaves."""
         self._process = token_hex(4)
         """Part of each id: numbers begin anew with each process."""
         self._events: deque[GatewayEvent] = deque(maxlen=max_events)
@@ -86,7 +80,7 @@ class EventFeed:
 
     def id_of(self, number: int) -> str:
         """Return the id of an event."""
-        return f"{self._process}-{number}"
+        return event_id(self._process, number)
 
     def since(self, number: int) -> list[GatewayEvent]:
         """Return the events from a number on."""
@@ -100,10 +94,9 @@ class EventFeed:
         require_room(own=sum(reader.who == who for reader in self._readers), in_all=len(self._readers))
         following, has_gap = (self.oldest if backlog else self._count + 1), False
         if after:
-            known = _ID.fullmatch(after)
-            number = int(known[2]) + 1 if known is not None and known[1] == self._process else 0
-            has_gap = not self.oldest <= number <= self._count + 1
-            following = self.oldest if has_gap else number
+            last = number_in(self._process, after)
+            has_gap = last is None or not self.oldest <= last + 1 <= self._count + 1
+            following = self.oldest if last is None or has_gap else last + 1
         reader = EventReader(self, who, following, has_gap=has_gap)
         self._readers.append(reader)
         if len(self._readers) == 1:

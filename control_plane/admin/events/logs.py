@@ -5,21 +5,20 @@ again. A reader that is slow costs no memory, and one that comes back goes on wh
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 
 from control_plane.admin.events.feed import GAP, require_room
 from control_plane.core.errors import StoreUnavailable
+from control_plane.events.domain.event_id import event_id, number_in
 from control_plane.events.ports import LoggedEvent, NumberedLog
 from control_plane.frontends.http.answers.event_stream import HEAD, HEARTBEAT, HEARTBEAT_S, RETRY, render_event
 
 LOOK_EVERY_S = 0.5
 PAGE = 50
-_ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
 
 
 class LogReaders:
-    """Those who read the logs of one store over the admin API, of whom there are so many at most."""
+    """Registry of those who read the logs of one store over the admin API, which bounds how many there are."""
 
     def __init__(self, store: str) -> None:
         """`store` is a part of each id (8 hexadecimal digits), since numbers begin anew with another store."""
@@ -37,8 +36,8 @@ class LogReaders:
         require_room(own=self._readers[who], in_all=self._readers.total())
         number, has_gap = (0 if backlog else newest), False
         if after:
-            known = _ID.fullmatch(after)
-            number = int(known[2]) if known is not None and known[1] == self.store else newest + 1
+            last = number_in(self.store, after)
+            number = newest + 1 if last is None else last
             has_gap = number > newest
         self._readers[who] += 1
         return LogStream(self, log, who, 0 if has_gap else number, has_gap=has_gap)
@@ -101,4 +100,4 @@ class LogStream:
         gap = GAP if self._number and found[0].number > self._number + 1 else b""
         self._number = found[-1].number
         store = self._readers.store
-        return gap + b"".join(render_event("message", each.encoded, id=f"{store}-{each.number}") for each in found)
+        return gap + b"".join(render_event("message", each.encoded, id=event_id(store, each.number)) for each in found)

@@ -36,7 +36,7 @@ class Record:
     digest: str
     """SHA-256 of the request, in hexadecimal digits."""
     answer: str = ""
-    """Its answer, sealed (`admin/idempotency/sealed_answer`); empty while there is none."""
+    """The call's answer, sealed (`admin/idempotency/sealed_answer`); empty while there is none."""
 
 
 class IdempotencyRecords(Protocol):

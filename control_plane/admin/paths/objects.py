@@ -5,6 +5,7 @@ Writes can be conditional on the version that was read (ETag, If-Match, If-None-
 
 from __future__ import annotations
 
+from types import GenericAlias
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, Header, Response
@@ -17,6 +18,8 @@ from control_plane.admin.paging import Paged
 from control_plane.admin.references import References
 from control_plane.admin.schema.path_parameters import Name
 from control_plane.admin.schema.views import (
+    ObjectT,
+    ObjectView,
     PricePatch,
     PriceSpec,
     PriceView,
@@ -64,7 +67,7 @@ def _name(held: Versioned[Any]) -> str:
     return str(held.value.name)
 
 
-ViewT = TypeVar("ViewT", TenantView, RouteView, RouteWritten, PriceView)
+ViewT = TypeVar("ViewT", bound=ObjectView[Any])
 
 
 def _with_etag(view: ViewT, response: Response) -> ViewT:
@@ -72,16 +75,31 @@ def _with_etag(view: ViewT, response: Response) -> ViewT:
     return view
 
 
+def _add_reads(app: FastAPI, objects: Objects, kind: type[ObjectT], view: type[ObjectView[ObjectT]], *, noun: str) -> None:
+    """Add the paths that list and show one kind of objects."""
+    many = f"{noun}s"
+
+    @app.get(f"/{many}", name=f"list_{many}", tags=[many], response_model=GenericAlias(list, view), responses=LIST_ERRORS)
+    async def list_objects(paging: Paged) -> Any:
+        return [view.of(held) for held in paging.cut(await objects.list_all(kind, paging.part), key=_name)]
+
+    @app.get(f"/{many}/{{name}}", name=f"get_{noun}", tags=[many], response_model=view, responses=GET_ERRORS | _TAGGED)
+    async def get_object(name: Name, response: Response) -> Any:
+        return _with_etag(view.of(await objects.get(kind, name)), response)
+
+
+def _add_delete(app: FastAPI, objects: Objects, kind: type[ObjectT], *, noun: str, text: str | None = None) -> None:
+    """Add the path that deletes an object of one kind, which OpenAPI describes by `text`."""
+    many = f"{noun}s"
+
+    @app.delete(f"/{many}/{{name}}", name=f"delete_{noun}", tags=[many], status_code=204, description=text, responses=CHANGE_ERRORS)
+    async def delete_object(name: Name, expected: _Expected, by: By) -> None:
+        await objects.by(by).delete(kind, name, expected)
+
+
 def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
     """Add `/tenants` and the paths below it."""
-
-    @app.get("/tenants", tags=["tenants"], responses=LIST_ERRORS)
-    async def list_tenants(paging: Paged) -> list[TenantView]:
-        return [TenantView.of(held) for held in paging.cut(await objects.list_all(Tenant, paging.part), key=_name)]
-
-    @app.get("/tenants/{name}", tags=["tenants"], responses=GET_ERRORS | _TAGGED)
-    async def get_tenant(name: Name, response: Response) -> TenantView:
-        return _with_etag(TenantView.of(await objects.get(Tenant, name)), response)
+    _add_reads(app, objects, Tenant, TenantView, noun="tenant")
 
     @app.put("/tenants/{name}", tags=["tenants"], responses=_PUT_ERRORS | _TAGGED)
     async def put_tenant(name: Name, spec: TenantSpec, expected: _ExpectedOrNone, by: By, response: Response) -> TenantView:
@@ -93,10 +111,7 @@ def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
         """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
         return _with_etag(TenantView.of(await objects.by(by).patch(Tenant, name, patch.patched, expected)), response)
 
-    @app.delete("/tenants/{name}", tags=["tenants"], status_code=204, responses=CHANGE_ERRORS)
-    async def delete_tenant(name: Name, expected: _Expected, by: By) -> None:
-        """Delete the tenant. Refused with 409 while it has valid keys."""
-        await objects.by(by).delete(Tenant, name, expected)
+    _add_delete(app, objects, Tenant, noun="tenant", text="Delete the tenant. Refused with 409 while it has valid keys.")
 
 
 def add_route_paths(app: FastAPI, objects: Objects, references: References) -> None:
@@ -107,13 +122,7 @@ def add_route_paths(app: FastAPI, objects: Objects, references: References) -> N
         view.warnings = await references.warnings(held.value)
         return view
 
-    @app.get("/routes", tags=["routes"], responses=LIST_ERRORS)
-    async def list_routes(paging: Paged) -> list[RouteView]:
-        return [RouteView.of(held) for held in paging.cut(await objects.list_all(Route, paging.part), key=_name)]
-
-    @app.get("/routes/{name}", tags=["routes"], responses=GET_ERRORS | _TAGGED)
-    async def get_route(name: Name, response: Response) -> RouteView:
-        return _with_etag(RouteView.of(await objects.get(Route, name)), response)
+    _add_reads(app, objects, Route, RouteView, noun="route")
 
     @app.put("/routes/{name}", tags=["routes"], responses=_PUT_ERRORS | _TAGGED)
     async def put_route(name: Name, spec: RouteSpec, expected: _ExpectedOrNone, by: By, response: Response) -> RouteWritten:
@@ -125,21 +134,12 @@ def add_route_paths(app: FastAPI, objects: Objects, references: References) -> N
         """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
         return await written(await objects.by(by).patch(Route, name, patch.patched, expected), response)
 
-    @app.delete("/routes/{name}", tags=["routes"], status_code=204, responses=CHANGE_ERRORS)
-    async def delete_route(name: Name, expected: _Expected, by: By) -> None:
-        await objects.by(by).delete(Route, name, expected)
+    _add_delete(app, objects, Route, noun="route")
 
 
 def add_price_paths(app: FastAPI, objects: Objects) -> None:
     """Add `/prices` and the paths below it."""
-
-    @app.get("/prices", tags=["prices"], responses=LIST_ERRORS)
-    async def list_prices(paging: Paged) -> list[PriceView]:
-        return [PriceView.of(held) for held in paging.cut(await objects.list_all(Price, paging.part), key=_name)]
-
-    @app.get("/prices/{name}", tags=["prices"], responses=GET_ERRORS | _TAGGED)
-    async def get_price(name: Name, response: Response) -> PriceView:
-        return _with_etag(PriceView.of(await objects.get(Price, name)), response)
+    _add_reads(app, objects, Price, PriceView, noun="price")
 
     @app.put("/prices/{name}", tags=["prices"], responses=_PUT_ERRORS | _TAGGED)
     async def put_price(name: Name, spec: PriceSpec, expected: _ExpectedOrNone, by: By, response: Response) -> PriceView:
@@ -151,6 +151,4 @@ def add_price_paths(app: FastAPI, objects: Objects) -> None:
         """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
         return _with_etag(PriceView.of(await objects.by(by).patch(Price, name, patch.patched, expected)), response)
 
-    @app.delete("/prices/{name}", tags=["prices"], status_code=204, responses=CHANGE_ERRORS)
-    async def delete_price(name: Name, expected: _Expected, by: By) -> None:
-        await objects.by(by).delete(Price, name, expected)
+    _add_delete(app, objects, Price, noun="price")

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from control_plane.admin.errors import error_responses
 from control_plane.admin.schema.described import Described
 from control_plane.core.errors import ErrorCode, RouteNotFound
-from control_plane.regions.domain.verdict import Verdict
+from control_plane.regions.domain.verdict import RegionVerdict
 from control_plane.regions.regions import Regions
 from control_plane.telemetry.request_counts import RegionCount
 
@@ -57,8 +57,8 @@ def add_region_path(app: FastAPI, regions: Regions | None, sent: Callable[[], It
                 round_trip_ms=round(standing.round_trip_s * 1e3, 1) if isfinite(standing.round_trip_s) else None,
                 full_for_s=round(regions.full_for_s(standing), 3),
                 sent=sum(count for (region, _), count in counts.items() if region == name),
-                answered=counts.get((name, Verdict.ANSWERED.value), 0),
-                refused=counts.get((name, Verdict.FULL.value), 0),
+                answered=counts.get((name, RegionVerdict.ANSWERED.value), 0),
+                refused=counts.get((name, RegionVerdict.FULL.value), 0),
             )
             for standing in regions.standings
             for name in (standing.region.name,)

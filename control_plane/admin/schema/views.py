@@ -59,7 +59,7 @@ class Spec(Described):
 ObjectT = TypeVar("ObjectT", Tenant, Route, Price)
 
 
-class _Object(Spec, Generic[ObjectT]):
+class ObjectView(Spec, Generic[ObjectT]):
     """Base of stored objects, with the version that a change must name."""
 
     name: str
@@ -100,7 +100,7 @@ class TenantSpec(Spec):
         return replace(tenant, **self.model_dump(exclude_unset=True))
 
 
-class TenantView(TenantSpec, _Object[Tenant]):
+class TenantView(TenantSpec, ObjectView[Tenant]):
     """A tenant: an account with limits, to which usage is charged."""
 
 
@@ -255,7 +255,7 @@ class RoutePatch(RouteSpec):
         return replace(route, **changes)
 
 
-class RouteView(RouteSpec, _Object[Route]):
+class RouteView(RouteSpec, ObjectView[Route]):
     """A route: a public name that callers use. It takes precedence over a model of the same name."""
 
     @classmethod
@@ -309,7 +309,7 @@ class PricePatch(PriceSpec):
         return replace(price, **self.model_dump(exclude_unset=True))
 
 
-class PriceView(PriceSpec, _Object[Price]):
+class PriceView(PriceSpec, ObjectView[Price]):
     """A price of compute units and tokens."""
 
 

@@ -48,7 +48,7 @@ class Ticket:
 
     @property
     def kind(self) -> tuple[str, int]:
-        """Those whose callers stay alike (`admission/domain/caller_patience`)."""
+        """Kind of request whose callers stay for about as long (`admission/domain/caller_patience`)."""
         return self.tenant, self.lane
 
 

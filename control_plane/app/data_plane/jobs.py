@@ -30,7 +30,7 @@ from control_plane.jobs.files.callers_files import CallersFiles
 from control_plane.jobs.files.domain.place import Prefix, read_prefixes
 from control_plane.jobs.files.ports import FileStore
 from control_plane.jobs.jobs import Jobs
-from control_plane.jobs.ports import Bounds, Compute, Courier, JobBackend, JobQueue, JobStore, Load, UsageSums
+from control_plane.jobs.ports import Bounds, Compute, Courier, JobBackend, JobQueue, JobStore, JobTotals, UsageSums
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
 from control_plane.jobs.upload_slots import UploadSlots
@@ -198,10 +198,10 @@ def _open_files(prefix: Prefix) -> FileStore:
 
 def _bounds(settings: JobSettings) -> Bounds:
     return Bounds(
-        of_tenant=Load(settings.jobs_open_per_tenant, settings.jobs_bytes_per_tenant),
-        in_all=Load(settings.jobs_open, settings.jobs_bytes),
+        of_tenant=JobTotals(settings.jobs_open_per_tenant, settings.jobs_bytes_per_tenant),
+        in_all=JobTotals(settings.jobs_open, settings.jobs_bytes),
     )
 
 
-def _kept_per_tenant(settings: JobSettings) -> Load:
-    return Load(settings.jobs_kept_per_tenant, settings.jobs_kept_bytes_per_tenant)
+def _kept_per_tenant(settings: JobSettings) -> JobTotals:
+    return JobTotals(settings.jobs_kept_per_tenant, settings.jobs_kept_bytes_per_tenant)

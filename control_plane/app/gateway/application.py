@@ -105,24 +105,28 @@ class App:
             raise
 
     def _wire(self) -> None:
-        # With workers, requests are served elsewhere: the workers are told where Triton is and what is
-        # loaded.
-        self._workers = self._make_workers() if self._settings.process.workers > 1 else None
         self._fingerprints = Fingerprints()
-        follower = self._workers.upstream if self._workers is not None else self._fingerprints
-        board = self._workers.fingerprints if self._workers is not None else self._fingerprints
-        self._tritons = Tritons(self._settings, follower, board)
-        if self._workers is not None:
-            self._tritons.servers.under_repair.follow(self._workers.upstream.repairing)
-            self._workers.suspect = self._tritons.suspect or self._workers.suspect
-            self._workers.findings.follow = self._tritons.found_out
-            self._tritons.follow_awaited(self._workers.oldest_s)
-        if self._workers is not None and self._tritons.fleet is not None:
-            self._workers.join_fleet(self._tritons.fleet.share_with(FleetPublisher))
+        self._workers = self._make_workers() if self._settings.process.workers > 1 else None
+        if self._workers is None:
+            self._tritons = Tritons(self._settings, self._fingerprints, self._fingerprints)
+        else:
+            # Requests are served elsewhere: the workers are told where Triton is and what is loaded.
+            self._tritons = Tritons(self._settings, self._workers.upstream, self._workers.fingerprints)
+            self._connect(self._workers, self._tritons)
         self._servers = self._tritons.servers
         self._regions = make_regions(self._settings)
         self._models = self._tritons.models
         self._builds = self._make_builds()
+
+    @staticmethod
+    def _connect(workers: Workers, tritons: Tritons) -> None:
+        """Have the workers hear of repairs and replicas, and the Tritons of what the workers find out and wait for."""
+        tritons.servers.under_repair.follow(workers.upstream.repairing)
+        workers.suspect = tritons.suspect or workers.suspect
+        workers.findings.follow = tritons.found_out
+        tritons.follow_awaited(workers.oldest_s)
+        if tritons.fleet is not None:
+            workers.join_fleet(tritons.fleet.share_with(FleetPublisher))
 
     def _service_limits(self, access: Access) -> HttpLimits:
         return replace(http_limits(self._settings.gateway, access), max_connections=self._caps.service)
@@ -273,11 +277,12 @@ class App:
         with garbage_collector_paused():
             from control_plane.admin.api import make_admin_api
             from control_plane.admin.server import make_admin_server
+            from control_plane.admin.services import AdminServices
 
         access, trail = services.governance.access, AuditTrail(audit)
         state = AuditedStore(MirroredStore(services.state, services.known), trail, Actor("gateway"))
         objects = Objects(state)
-        api = make_admin_api(
+        admin_services = AdminServices(
             models=self._models,
             servers=self._servers,
             access=access,
@@ -288,10 +293,7 @@ class App:
             usage=UsageService(services.usage, lambda: services.known.prices.values()),
             trail=trail,
             known=services.known,
-            version=version("tidegate"),
-            degraded=lambda: list(
-                dict.fromkeys([*services.degraded(), *self._events.degraded(), *(self._workers.degraded() if self._workers else ())])
-            ),
+            degraded=partial(self._degraded, services),
             rollouts=self._rollouts.rollouts,
             fleet=self._tritons.fleet,
             regions=self._regions,
@@ -301,10 +303,15 @@ class App:
             events=self._events.feed,
             subscriptions=self._events.subscriptions,
             records=records,
-            console=self._settings.admin.console,
         )
+        api = make_admin_api(admin_services, version=version("tidegate"), console=self._settings.admin.console)
         hosts = allowed_hosts(self._settings.admin.admin_host, self._settings.gateway.allowed_hosts, authentication=access.is_on)
         return make_admin_server(api, access, self._service_limits(access), hosts)
+
+    def _degraded(self, services: RequestServices) -> list[str]:
+        """Return what works less well than it should in any process, a sentence each, once."""
+        of_workers = () if self._workers is None else self._workers.degraded()
+        return list(dict.fromkeys([*services.degraded(), *self._events.degraded(), *of_workers]))
 
     def _follow_events(self, services: RequestServices) -> None:
         feed, fleet = self._events.feed, self._tritons.fleet

@@ -25,7 +25,7 @@ from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.adapters.servers_file import ServersFile
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
-from control_plane.fleet.fleet_service import FleetService
+from control_plane.fleet.fleet_service import FleetOptions, FleetService
 from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.fleet.ports import FleetMemory, LeaderChannel, ServerList
@@ -92,7 +92,7 @@ class Tritons:
 
     @property
     def suspect(self) -> TellSuspect | None:
-        """Who is told of models that seem to hang; None where nothing could be done about it."""
+        """Called with each model that seems to hang; None where nothing could be done about it."""
         return self.servers.suspect if self.fleet is None else self.fleet.router.suspect
 
     @property
@@ -150,10 +150,12 @@ class Tritons:
             ModelDescriptionFiles(self._sources, config_name=config_name, parameters=parameters),
             LeaderElection(make_lease(settings.fleet, url, self.fleet_name), holder=uuid4().hex),
             memory=self._make_memory(url),
-            budget_bytes=settings.fleet.memory_budget,
-            wait_s=settings.fleet.load_wait_s,
-            load_timeout_s=settings.triton.load_timeout_s,
-            hedging=settings.fleet.hedging,
+            options=FleetOptions(
+                budget_bytes=settings.fleet.memory_budget,
+                load_timeout_s=settings.triton.load_timeout_s,
+                wait_s=settings.fleet.load_wait_s,
+                hedging=settings.fleet.hedging,
+            ),
             tiers=self._tiers,
             channel=self._make_channel(url),
             counts=self.counts,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from control_plane.app.upstreams.clients import connect
 from control_plane.core.algorithms.backoff import RestartLimits
 from control_plane.core.algorithms.silence import SilenceLimits
-from control_plane.core.endpoints import NO_CREDENTIALS, ONLY, Credentials, Endpoints, TritonEndpoints
+from control_plane.core.endpoints import NO_CREDENTIALS, ONLY, Endpoints, TritonEndpoints, UpstreamCredentials
 from control_plane.host.cpu_affinity import allowed_cpus
 from control_plane.host.memory.server_memory import ServerMemory
 from control_plane.host.network.tls import HTTP
@@ -244,13 +244,13 @@ class TritonInstances:
         return connect(self._settings.gateway, endpoints)
 
 
-def _credentials(triton: TritonSettings) -> Credentials:
+def _credentials(triton: TritonSettings) -> UpstreamCredentials:
     """Return the credentials for Tritons that others run, after trying their files. Raises StartupError."""
     ca, certificate, key = (
         str(path.absolute()) if path else "" for path in (triton.triton_ca, triton.triton_certificate, triton.triton_key)
     )
     headers = () if triton.triton_header_file is None else read_headers(triton.triton_header_file)
-    credentials = Credentials(ca, certificate, key, headers)
+    credentials = UpstreamCredentials(ca, certificate, key, headers)
     make_context(credentials, HTTP)
     return credentials
 

@@ -18,7 +18,7 @@ from control_plane.fleet.domain.leadership.election import (
     Following,
     Leading,
     LeaseLimits,
-    Request,
+    LeaseRequest,
     State,
     after,
     at,
@@ -134,25 +134,25 @@ class LeaderElection:
         self._become(at(self._state, asked_s))
         request = next_request(self._state, asked_s, self._limits)
         found = await self._ask(request)
-        if request is Request.RESUME and found is None:
+        if request is LeaseRequest.RESUME and found is None:
             self._become(Following())
             await self._turn()  # the wait for the lease begins with the first look
             return
         self._become(after(self._state, request, found, asked_s=asked_s, now_s=self._now_s(), limits=self._limits))
 
-    async def _ask(self, request: Request) -> Lease | None:
+    async def _ask(self, request: LeaseRequest) -> Lease | None:
         """Make one request to the store, and return the lease that it answers with."""
         state = self._state
         match request:
-            case Request.READ:
+            case LeaseRequest.READ:
                 return await self._store.read()
-            case Request.ACQUIRE:
+            case LeaseRequest.ACQUIRE:
                 assert isinstance(state, Following)
                 return await self._store.acquire(state.seen, holder=self._holder, ttl_s=self._limits.ttl_s)
-            case Request.RENEW:
+            case LeaseRequest.RENEW:
                 assert isinstance(state, Leading)
                 return await self._store.renew(state.lease)
-            case Request.RESUME:
+            case LeaseRequest.RESUME:
                 assert isinstance(state, Following)
                 assert state.had is not None
                 return await self._store.resume(state.had)

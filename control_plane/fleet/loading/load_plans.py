@@ -73,7 +73,7 @@ class LoadPlans:
         limits: PlanLimits | None = None,
         now_s: Callable[[], float] = boot_time_s,
     ) -> None:
-        """Of `server` only name and budget count: what is on it comes from the index, and `bytes_of` tells
+        """Only name and budget of `server` count: what is on it comes from the index, and `bytes_of` tells
         the size of each model found there.
 
         `require` is `LeaderElection.require`; `on_index` is called with every index that is read, which keeps the

@@ -31,7 +31,7 @@ class Running(Protocol):
         """Watch over the server until cancelled; then its connections are closed."""
 
 
-class Fleet(Protocol):
+class FleetChanges(Protocol):
     """The part of `fleet/fleet_service` that membership needs."""
 
     def change(self, listed: ListedServer) -> None:
@@ -66,7 +66,7 @@ class FleetMembers:
         self,
         listed: ServerList,
         servers: Servers,
-        fleet: Fleet,
+        fleet: FleetChanges,
         join: Callable[[ListedServer], Running],
         *,
         first: Sequence[ListedServer],

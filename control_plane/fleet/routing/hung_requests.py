@@ -41,7 +41,7 @@ class _GivenUp:
 
     @property
     def until_s(self) -> float:
-        """When equal ones wait no longer."""
+        """Until when equal requests wait."""
         return self.at_s + _VERDICT_S
 
     @property

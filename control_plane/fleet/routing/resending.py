@@ -22,7 +22,7 @@ from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.domain.queries_of_death import StubDeaths
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.retries.attempt import Send, is_repeatable
-from control_plane.inference.retries.faults import FAULTS, Fault, Finding, Resend, fault_of_recall, recall_of
+from control_plane.inference.retries.faults import FAULTS, Conclusion, Fault, Resend, fault_of_recall, recall_of
 from control_plane.inference.retries.retry_budget import RetryBudget, units_of
 from control_plane.inference.retries.server_fault import dead_stub_model_of
 
@@ -164,27 +164,27 @@ class Resending:
 
     def learn(self, fault: Fault, answer: object, call: InferCall, reservation: Reservation) -> None:
         """Tell the view what a fault says of the server; the request's reservation has been released."""
-        match FAULTS[fault].finding:
-            case Finding.SILENT:
+        match FAULTS[fault].conclusion:
+            case Conclusion.SILENT:
                 self._router.gave_up(reservation)
-            case Finding.UNREACHABLE:
+            case Conclusion.UNREACHABLE:
                 self._router.lost(reservation, is_gone=True)
-            case Finding.BROKEN:
+            case Conclusion.BROKEN:
                 self._router.lost(reservation, is_gone=False)
-            case Finding.STUB_DIED:
+            case Conclusion.STUB_DIED:
                 self._router.answered(call, reservation, is_alive=False)
                 if (dead := dead_stub_model_of(answer)) is not None:
                     self._router.note_dead_stub(reservation, dead)
-            case Finding.LACKS_MODEL:
+            case Conclusion.LACKS_MODEL:
                 self._router.answered(call, reservation)
                 if not call.model_version:
                     self._router.note_missing(reservation)
-            case Finding.NOTHING:
+            case Conclusion.NOTHING:
                 self._router.answered(call, reservation)
 
     def learn_late(self, fault: Fault, came: object, reservation: Reservation) -> None:
-        """As `learn`, of a stream that has failed after its first piece: how long it took says nothing."""
+        """Learn, as `learn` does, from a stream that has failed after its first piece: how long it took says nothing."""
         if (dead := dead_stub_model_of(came)) is not None:
             self._router.note_dead_stub(reservation, dead)
-        elif FAULTS[fault].finding is Finding.BROKEN:
+        elif FAULTS[fault].conclusion is Conclusion.BROKEN:
             self._router.lost(reservation, is_gone=False)

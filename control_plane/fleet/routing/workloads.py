@@ -13,7 +13,7 @@ from zlib import crc32
 
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.domain.fleet import Fleet
-from control_plane.fleet.domain.routing.workload import Workload, WorkloadLimits, classify, learned_threshold, pool_for
+from control_plane.fleet.domain.routing.workload import WorkloadClass, WorkloadLimits, classify, learned_threshold, pool_for
 from control_plane.inference.retries.faults import Fault
 
 _BYTES_OF_A_NUMBER = 4
@@ -24,7 +24,7 @@ _CLEARLY = 1.25
 the costs of a model whose requests all cost about the same, and part them by chance."""
 
 
-class CostedRequest(Protocol):
+class RoutedRequest(Protocol):
     """Request in flight, as it tells of itself (`inference/in_flight/running_request.AuthorizedRequest`): its cost, its
     tenant's priority, its route's pool."""
 
@@ -76,12 +76,12 @@ class RequestClassifier:
         self._long_units: dict[str, float] = {}
         """Model -> learned threshold of cost, in compute units."""
 
-    def hint(self, call: InferCall, running: CostedRequest | None) -> RoutingHint:
+    def hint(self, call: InferCall, running: RoutedRequest | None) -> RoutingHint:
         """Return the routing hint of a request; `running` tells its cost and priority, None if nobody
         knows."""
         return RoutingHint(self._pool(call, running), self._affinity_key(call))
 
-    def _pool(self, call: InferCall, running: CostedRequest | None) -> str | None:
+    def _pool(self, call: InferCall, running: RoutedRequest | None) -> str | None:
         """The request's pool: that of its route, else by its class; None if there are no pools, or none that
         would do."""
         # Without pools there is nothing to classify.
@@ -94,7 +94,7 @@ class RequestClassifier:
         # Servers without a pool take what no other pool is for.
         return "" if "" in pools else None
 
-    def _workload(self, call: InferCall, running: CostedRequest | None) -> Workload:
+    def _workload(self, call: InferCall, running: RoutedRequest | None) -> WorkloadClass:
         """Classify a request, and learn from its cost where the model's threshold lies."""
         rows, units, priority = (1, None, 0) if running is None else (running.rows, running.units, running.priority)
         learned = self._long_units.get(call.model_name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from control_plane.fleet.simulation.engine import simulate
-from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.outcome import SimulationResult
 from control_plane.fleet.simulation.router import Router
 from control_plane.fleet.simulation.workload import FleetShape, Workload
 
@@ -22,7 +22,7 @@ class Trial:
     """One number of servers that was simulated, and the outcome."""
 
     servers: int
-    outcome: Outcome
+    outcome: SimulationResult
     is_enough: bool
 
 

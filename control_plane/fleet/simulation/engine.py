@@ -17,8 +17,8 @@ from control_plane.fleet.simulation.clock import Clock
 from control_plane.fleet.simulation.hedging import SimulatedHedging
 from control_plane.fleet.simulation.instances import SharedState
 from control_plane.fleet.simulation.job import Job
-from control_plane.fleet.simulation.outcome import Outcome
-from control_plane.fleet.simulation.router import Load, Refusal, Router
+from control_plane.fleet.simulation.outcome import SimulationResult
+from control_plane.fleet.simulation.router import LoadReplica, RefuseRequest, Router
 from control_plane.fleet.simulation.simulated_server import SimulatedServer
 from control_plane.fleet.simulation.workload import FleetShape, Joins, Leaves, Pauses, Request, Workload
 from control_plane.models.domain.description import ModelSpec
@@ -30,7 +30,7 @@ _MIN_PAUSE_S = 0.001
 _NO_HEDGING = HedgingPolicy(is_on=False)
 
 
-def simulate(workload: Workload, shape: FleetShape, router: Router, *, hedging: HedgingPolicy = _NO_HEDGING) -> Outcome:
+def simulate(workload: Workload, shape: FleetShape, router: Router, *, hedging: HedgingPolicy = _NO_HEDGING) -> SimulationResult:
     """Run every request once, or on two servers where `hedging` says so and its model is repeatable. It is answered, or
     refused if the router finds no server for it or its deadline passes.
 
@@ -46,7 +46,7 @@ class _Simulation:
 
     def __init__(self, workload: Workload, shape: FleetShape, router: Router, hedging: HedgingPolicy) -> None:
         self._workload, self._shape, self._router = workload, shape, router
-        self._clock, self._outcome = Clock(), Outcome()
+        self._clock, self._outcome = Clock(), SimulationResult()
         self._fleet = Fleet(models=_facts(workload, shape))
         self._sites: dict[str, SimulatedServer] = {}
         hedges = SimulatedHedging(hedging, self._clock, self._fleet, self._outcome, self._sites)
@@ -54,7 +54,7 @@ class _Simulation:
         for name in shape.names():
             self._join(name)
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         for change in self._shape.changes:
             self._clock.at(change.at_s, self._change, change)
         if self._router.tick_s is not None:
@@ -78,7 +78,7 @@ class _Simulation:
         """Route a request, now or after a refusal's retry delay."""
         now_s = self._clock.now_s
         choice = self._router.choose(job.request, self._fleet, now_s)
-        if not isinstance(choice, Refusal):
+        if not isinstance(choice, RefuseRequest):
             self._sites[choice.server].admit(job)
         elif choice.retry_after_s is not None and (again_s := now_s + max(choice.retry_after_s, _MIN_PAUSE_S)) <= job.deadline_s:
             self._clock.at(again_s, self._send, job)
@@ -100,7 +100,7 @@ class _Simulation:
         tick_s, now_s = self._router.tick_s, self._clock.now_s
         for change in self._router.tick(self._fleet, now_s):
             site = self._sites[change.server]
-            if isinstance(change, Load):
+            if isinstance(change, LoadReplica):
                 site.want(change.model, is_prefetch=change.is_prefetch)
             else:
                 site.unload(change.model)

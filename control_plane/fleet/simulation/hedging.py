@@ -15,7 +15,7 @@ from control_plane.fleet.domain.fleet import Fleet, Server
 from control_plane.fleet.domain.routing.hedging import HedgeDelays, idle_server, looks_again_after_s
 from control_plane.fleet.simulation.clock import Clock
 from control_plane.fleet.simulation.job import Job
-from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.outcome import SimulationResult
 from control_plane.inference.domain.retry_budget import RetryBucket
 from control_plane.objects.domain.route import HedgingPolicy
 from control_plane.triton.ports import CANCEL_AFTER_S
@@ -35,7 +35,9 @@ class HedgedServer(Protocol):
 class SimulatedHedging:
     """Hedged requests of one simulation, all of whose requests come through one gateway."""
 
-    def __init__(self, policy: HedgingPolicy, clock: Clock, fleet: Fleet, outcome: Outcome, servers: Mapping[str, HedgedServer]) -> None:
+    def __init__(
+        self, policy: HedgingPolicy, clock: Clock, fleet: Fleet, outcome: SimulationResult, servers: Mapping[str, HedgedServer]
+    ) -> None:
         self._policy = policy
         self._clock, self._fleet, self._outcome = clock, fleet, outcome
         self._servers = servers

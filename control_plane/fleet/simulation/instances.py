@@ -15,7 +15,7 @@ from control_plane.fleet.domain.routing.hedging import lingers_s
 from control_plane.fleet.simulation.clock import Clock
 from control_plane.fleet.simulation.hedging import SimulatedHedging
 from control_plane.fleet.simulation.job import Job
-from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.outcome import SimulationResult
 from control_plane.fleet.simulation.workload import ModelCost
 
 
@@ -25,7 +25,7 @@ class SharedState:
 
     clock: Clock
     fleet: Fleet
-    outcome: Outcome
+    outcome: SimulationResult
     costs: Mapping[str, ModelCost]
     """By model."""
     hedging: SimulatedHedging

@@ -10,7 +10,7 @@ from math import ceil, nan
 from control_plane.fleet.domain.counts import Hedge
 
 
-class Outcome:
+class SimulationResult:
     """Latencies and counts of one run, collected while it runs and read when it has ended."""
 
     __slots__ = (

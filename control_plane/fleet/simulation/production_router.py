@@ -13,7 +13,7 @@ from control_plane.fleet.domain.placement.autoscaling import desired_replicas, r
 from control_plane.fleet.domain.placement.limits import LIMITS
 from control_plane.fleet.domain.placement.placement import Placement, place, victims_on
 from control_plane.fleet.domain.routing.routing import choose
-from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
+from control_plane.fleet.simulation.router import LoadReplica, RefuseRequest, SendRequest, UnloadReplica
 from control_plane.fleet.simulation.workload import Request
 
 
@@ -30,7 +30,7 @@ class ProductionRouter:
         self._no_further_replica: dict[str, tuple[float, float]] = {}
         """Negative cache, as in `ModelRouter`."""
 
-    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> SendRequest | RefuseRequest:
         """Choose a replica, or place a new one if that is expected to be sooner."""
         model = request.model
         found = choose(fleet, model, now_s, self._random.random())
@@ -38,32 +38,32 @@ class ProductionRouter:
         if found.needs_placement and (found.server is None or now_s >= before_s or found.expected_s > unless_longer_than_s):
             placed = place(fleet, model, now_s, must_beat_s=found.expected_s)
             if isinstance(placed, Placement):
-                return Choice(placed.server)
+                return SendRequest(placed.server)
             if found.server is None:
                 return self._refused(fleet, model, now_s, placed.retry_after_s)
             until_s = now_s + LIMITS.negative_cache_loads * fleet.models[model].load_s
             self._no_further_replica[model] = until_s, placed.must_beat_s
         assert found.server is not None, "without a server `choose` wants a placement"
-        return Choice(found.server)
+        return SendRequest(found.server)
 
-    def _refused(self, fleet: Fleet, model: str, now_s: float, retry_after_s: float) -> Refusal:
+    def _refused(self, fleet: Fleet, model: str, now_s: float, retry_after_s: float) -> RefuseRequest:
         """Let the request ask again later, as long as its deadline allows."""
         facts = fleet.models[model]
         if facts.refused_since_s == NEVER_S:
             facts.refused_since_s = now_s
-        return Refusal(retry_after_s)
+        return RefuseRequest(retry_after_s)
 
     def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
         """Choose the models to evict for a load whose turn has come, as production does (`placement.victims_on`)."""
         return victims_on(fleet, fleet.servers[server], model, now_s)
 
-    def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
+    def tick(self, fleet: Fleet, now_s: float) -> Iterable[LoadReplica | UnloadReplica]:
         """Have as many replicas as demand asks for, changing them by one at a time."""
         for facts in list(fleet.models.values()):
             have, wanted = len(fleet.staying_replicas(facts.name)), desired_replicas(facts, fleet, now_s)
             if have < wanted and not fleet.is_loading(facts.name):
                 placed = place(fleet, facts.name, now_s)
                 if isinstance(placed, Placement):
-                    yield Load(facts.name, placed.server)
+                    yield LoadReplica(facts.name, placed.server)
             elif have > wanted and (server := replica_to_remove(facts, fleet, now_s)) is not None:
-                yield Unload(facts.name, server)
+                yield UnloadReplica(facts.name, server)

@@ -11,14 +11,14 @@ from control_plane.fleet.simulation.workload import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SendRequest:
     """Decision to send a request to a server, whether or not its model is there."""
 
     server: str
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefuseRequest:
     """Decision that no server can take the request now."""
 
     retry_after_s: float | None = None
@@ -26,7 +26,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadReplica:
     """Decision to load one more replica of a model."""
 
     model: str
@@ -36,7 +36,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Unload:
+class UnloadReplica:
     """Decision to unload a replica."""
 
     model: str
@@ -58,7 +58,7 @@ class Router(Protocol):
     """Whether requests that wait for a load are routed anew when there is no room for it, or when another
     replica has become ready; otherwise they stay where they were sent."""
 
-    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> SendRequest | RefuseRequest:
         """Choose a server for this request."""
 
     def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
@@ -67,5 +67,5 @@ class Router(Protocol):
         None: there is no room now. It is asked again when something has changed on that server.
         """
 
-    def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
+    def tick(self, fleet: Fleet, now_s: float) -> Iterable[LoadReplica | UnloadReplica]:
         """Yield further loads and unloads."""

@@ -166,25 +166,30 @@ class FleetState:
         for name in [name for name, replica in at.replicas.items() if name not in found and not replica.is_announced]:
             fleet.drop_replica(at, name)
         for name, state in found.items():
-            # Triton is ahead of us: the replica serves only once its fingerprint is published.
-            if (is_own := (server, name) in self.awaiting_fingerprint) and state is ModelState.READY:
-                state = ModelState.LOADING
-            replica = at.replicas.get(name)
-            if replica is None or replica.is_announced:
-                # An announced load is in the index now, and keeps the time by which it was expected.
-                ready_s = replica.ready_s if replica is not None else now_s + self._load_s(name)
-                replica = Replica(name, state, 0, now_s, ready_s, last_used_s=now_s)
-                fleet.put_replica(at, replica)
-            if replica.state is not state:
-                replica.state, replica.since_s = state, now_s
-                if state is ModelState.READY:
-                    replica.revive(now_s)
-            replica.hangs = state is ModelState.LOADING and not is_own and now_s - replica.since_s > self._load_timeout_s
+            replica = self._observe_replica(at, name, state, now_s)
             replica.is_step = name in steps
             replica.bytes = self.bytes_of(server, name)
         # The index is read often while requests wait: waking all of them each time, for nothing, would cost too much.
         if not was_up or _states_on(at) != before:
             self.changed()
+
+    def _observe_replica(self, at: Server, name: str, state: ModelState, now_s: float) -> Replica:
+        """Bring a replica in line with its state in the server's index, and return it."""
+        # Triton is ahead of us: the replica serves only once its fingerprint is published.
+        if (is_own := (at.name, name) in self.awaiting_fingerprint) and state is ModelState.READY:
+            state = ModelState.LOADING
+        replica = at.replicas.get(name)
+        if replica is None or replica.is_announced:
+            # An announced load is in the index now, and keeps the time by which it was expected.
+            ready_s = replica.ready_s if replica is not None else now_s + self._load_s(name)
+            replica = Replica(name, state, 0, now_s, ready_s, last_used_s=now_s)
+            self.fleet.put_replica(at, replica)
+        if replica.state is not state:
+            replica.state, replica.since_s = state, now_s
+            if state is ModelState.READY:
+                replica.revive(now_s)
+        replica.hangs = state is ModelState.LOADING and not is_own and now_s - replica.since_s > self._load_timeout_s
+        return replica
 
     def announce(self, server: Server, replica: Replica) -> None:
         """Add a planned replica, so that routing and placement take it into account. Its memory counts only from its load on."""

@@ -45,7 +45,7 @@ class LateHead:
         return self.late(self.principal, self.timeout_s - waited_s, 1)
 
     def refusal(self, waited_s: float) -> bytes | None:
-        """As `error`, but returns the trailers, and notes most calls only when `note` is called."""
+        """Return the trailers of a call that is late (None: it is not); unlike `error` most are noted only when `note` is called."""
         if self._refusal and UNREAD_PART * self.timeout_s <= waited_s < self.timeout_s:
             self._unnoted += 1
             return self._refusal

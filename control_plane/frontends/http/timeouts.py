@@ -17,7 +17,7 @@ class Awaited(Enum):
     """What a connection waits for its client to do, one thing at a time."""
 
     NOTHING = auto()
-    """It is not the client that is waited for."""
+    """Nobody waits for the client."""
     REQUEST = auto()
     HEAD = auto()
     """The rest of a head that has begun to arrive."""

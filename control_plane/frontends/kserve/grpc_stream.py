@@ -270,18 +270,16 @@ class _StreamCall:
         inference, running, arm = self._relay.inference, asked.running, asked.arm
         if arm is None:
             return await self._send(asked.message, asked.call, running, deadline_s - asyncio.get_running_loop().time())
-        stable = arm.stable
 
         def ask(left_s: float) -> Awaitable[GrpcAnswer]:
-            return self._send(asked.message, asked.call, running, left_s)
+            return self._send(asked.message, running.call, running, left_s)
 
-        async def ask_stable(left_s: float) -> GrpcAnswer:
-            asked.message.readdress(stable.model_name, stable.model_version)
-            running.divert(stable)
-            left_s = await inference.acquire_slot(running, timeout_s=left_s)
-            return await self._send(asked.message, stable, running, left_s)
+        async def divert(left_s: float) -> float:
+            asked.message.readdress(arm.stable.model_name, arm.stable.model_version)
+            running.divert(arm.stable)
+            return await inference.acquire_slot(running, timeout_s=left_s)
 
-        return await inference.fallback.answer(arm, running, deadline_s, ask, ask_stable)
+        return await inference.fallback.answer(arm, running, deadline_s, ask=ask, divert=divert)
 
     async def _send(self, message: InferMessage, call: InferCall, running: AuthorizedRequest, timeout_s: float) -> GrpcAnswer:
         if call.classified or call.sequence_id:

@@ -149,18 +149,27 @@ class RegionFailover:
         """Answer a request here once a server answers again, or there once another region has room. Where one is up but silent, it
         waits here: sent to that one, it could not leave any more without being computed once for each try."""
         if self._servers.is_up and not self._servers.is_answering and self._regions.is_any_well:
-            place = running.permit.enter_room(_AGAIN_S)
-            try:
-                while not self._servers.is_answering and (left_s := deadline_s - self._now_s()) > _AGAIN_S:
-                    await asyncio.sleep(_AGAIN_S)
-                    if self._regions.would_take(running, left_s=left_s - _AGAIN_S):
-                        answer = await self._leave(request, running, deadline_s)
-                        if answer is not None:
-                            return answer
-            finally:
-                place.leave()
+            answer = await self._leave_once_taken(request, running, deadline_s)
+            if answer is not None:
+                return answer
         running.leave_region()  # `_leave` has not, where no other region was well
         return await here(deadline_s - self._now_s())
+
+    async def _leave_once_taken(self, request: SendableOn[AnswerT], running: AuthorizedRequest, deadline_s: float) -> AnswerT | None:
+        """Have a waiting request answered in another region as soon as one has room; None: a server answers here again, or the time
+        is nearly over."""
+        place = running.permit.enter_room(_AGAIN_S)
+        try:
+            while not self._servers.is_answering and (left_s := deadline_s - self._now_s()) > _AGAIN_S:
+                await asyncio.sleep(_AGAIN_S)
+                if not self._regions.would_take(running, left_s=left_s - _AGAIN_S):
+                    continue
+                answer = await self._leave(request, running, deadline_s)
+                if answer is not None:
+                    return answer
+        finally:
+            place.leave()
+        return None
 
     async def _leave(
         self, request: SendableOn[AnswerT], running: AuthorizedRequest, deadline_s: float, *, is_model_missing: bool = False

@@ -21,7 +21,7 @@ from control_plane.core.model import ModelState
 from control_plane.inference.dispatch.held_stream import HeldStream
 from control_plane.inference.domain.queries_of_death import StubDeaths
 from control_plane.inference.retries.attempt import AnswerT_co, Attempt, RepeatableRequest, Send, is_repeatable
-from control_plane.inference.retries.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error, recall_of
+from control_plane.inference.retries.faults import FAULTS, Conclusion, Fault, Resend, fault_in, fault_of_error, recall_of
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect
 from control_plane.inference.retries.retry_budget import CostedRequest, RetryBudget, units_of
 from control_plane.protocols.http1 import HttpAnswer
@@ -33,7 +33,7 @@ AnswerT = TypeVar("AnswerT")
 
 _NOTICED_S = 1.0
 """Time within which the end of Triton is noticed by whoever watches its process."""
-_ENDED = frozenset((Finding.UNREACHABLE, Finding.BROKEN))
+_ENDED = frozenset((Conclusion.UNREACHABLE, Conclusion.BROKEN))
 """What a fault may say of a Triton that has ended."""
 _TIMES = {Fault.DEAD_STUB: 3}
 """How often a request is sent again for a cause, once for all others: a query of death ends two processes before it is refused,
@@ -276,7 +276,7 @@ class SingleServerDispatch:
         policy = FAULTS[fault]
         if fault is Fault.DEAD_STUB:
             return self._servers.suspect is not None and is_repeatable(call, running)  # an attached Triton's stays dead
-        if policy.finding not in _ENDED or policy.resend is Resend.NEVER:
+        if policy.conclusion not in _ENDED or policy.resend is Resend.NEVER:
             return False
         return policy.resend is Resend.ALWAYS or is_repeatable(call, running)
 

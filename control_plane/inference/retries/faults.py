@@ -84,7 +84,7 @@ class Resend(Enum):
     NEVER = auto()
 
 
-class Finding(Enum):
+class Conclusion(Enum):
     """Conclusion from a fault about the server."""
 
     NOTHING = auto()
@@ -106,29 +106,29 @@ class FaultPolicy:
     """Row of the table of faults."""
 
     resend: Resend
-    finding: Finding
+    conclusion: Conclusion
     is_budgeted: bool = True
     """Whether a resend is spent from the retry budget; not where no server has worked at the request."""
 
 
 FAULTS: Mapping[Fault, FaultPolicy] = {
-    Fault.NOT_SENT: FaultPolicy(Resend.ALWAYS, Finding.UNREACHABLE, is_budgeted=False),
-    Fault.CONNECTION_LOST: FaultPolicy(Resend.IF_REPEATABLE, Finding.BROKEN),
-    Fault.SERVER_SILENT: FaultPolicy(Resend.IF_REPEATABLE, Finding.BROKEN),
-    Fault.REPLICA_SILENT: FaultPolicy(Resend.IF_REPEATABLE, Finding.SILENT),
-    Fault.TIMED_OUT: FaultPolicy(Resend.NEVER, Finding.SILENT),
-    Fault.MODEL_MISSING: FaultPolicy(Resend.ALWAYS, Finding.LACKS_MODEL, is_budgeted=False),
+    Fault.NOT_SENT: FaultPolicy(Resend.ALWAYS, Conclusion.UNREACHABLE, is_budgeted=False),
+    Fault.CONNECTION_LOST: FaultPolicy(Resend.IF_REPEATABLE, Conclusion.BROKEN),
+    Fault.SERVER_SILENT: FaultPolicy(Resend.IF_REPEATABLE, Conclusion.BROKEN),
+    Fault.REPLICA_SILENT: FaultPolicy(Resend.IF_REPEATABLE, Conclusion.SILENT),
+    Fault.TIMED_OUT: FaultPolicy(Resend.NEVER, Conclusion.SILENT),
+    Fault.MODEL_MISSING: FaultPolicy(Resend.ALWAYS, Conclusion.LACKS_MODEL, is_budgeted=False),
     # The next two may come from a step of an ensemble, after others have been computed.
-    Fault.NOT_READY: FaultPolicy(Resend.IF_REPEATABLE, Finding.NOTHING),
-    Fault.QUEUE_FULL: FaultPolicy(Resend.IF_CAPACITY, Finding.NOTHING),
-    Fault.EXPIRED_IN_QUEUE: FaultPolicy(Resend.NEVER, Finding.NOTHING),
-    Fault.STOPPING: FaultPolicy(Resend.IF_REPEATABLE, Finding.BROKEN),
-    Fault.RESTRICTED: FaultPolicy(Resend.NEVER, Finding.NOTHING),
-    Fault.CANCELLED: FaultPolicy(Resend.NEVER, Finding.NOTHING),
+    Fault.NOT_READY: FaultPolicy(Resend.IF_REPEATABLE, Conclusion.NOTHING),
+    Fault.QUEUE_FULL: FaultPolicy(Resend.IF_CAPACITY, Conclusion.NOTHING),
+    Fault.EXPIRED_IN_QUEUE: FaultPolicy(Resend.NEVER, Conclusion.NOTHING),
+    Fault.STOPPING: FaultPolicy(Resend.IF_REPEATABLE, Conclusion.BROKEN),
+    Fault.RESTRICTED: FaultPolicy(Resend.NEVER, Conclusion.NOTHING),
+    Fault.CANCELLED: FaultPolicy(Resend.NEVER, Conclusion.NOTHING),
     # A dead process computes nothing, and what it was computing is one batch: no load that a budget must bound.
-    Fault.DEAD_STUB: FaultPolicy(Resend.IF_REPEATABLE, Finding.STUB_DIED, is_budgeted=False),
-    Fault.DEFECT: FaultPolicy(Resend.NEVER, Finding.BROKEN),
-    Fault.OTHER: FaultPolicy(Resend.NEVER, Finding.NOTHING),
+    Fault.DEAD_STUB: FaultPolicy(Resend.IF_REPEATABLE, Conclusion.STUB_DIED, is_budgeted=False),
+    Fault.DEFECT: FaultPolicy(Resend.NEVER, Conclusion.BROKEN),
+    Fault.OTHER: FaultPolicy(Resend.NEVER, Conclusion.NOTHING),
 }
 """The table of faults."""
 
@@ -201,7 +201,7 @@ def is_success(came: object) -> bool:
 
 
 def model_fault(came: object) -> Fault | None:
-    """As `model_fault_in` of an answer, and as `model_fault_of_error` of an error."""
+    """The fault of the server or the model that an answer (`model_fault_in`) or an error (`model_fault_of_error`) tells of."""
     return model_fault_of_error(came) if isinstance(came, Exception) else model_fault_in(came)
 
 
@@ -215,7 +215,7 @@ def model_fault_in(answer: object) -> Fault | None:
 
 
 def model_fault_of_error(error: Exception) -> Fault | None:
-    """As `model_fault_in`, of an error with which a send has ended; limits of the gateway are none of the model's faults."""
+    """The server's or the model's fault with whose error a send has ended; limits of the gateway are none of the model's faults."""
     if isinstance(error, ModelLoadFailed):
         return Fault.MODEL_MISSING
     if isinstance(error, QueryOfDeath):  # another model may well live under it

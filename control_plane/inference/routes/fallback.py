@@ -21,7 +21,9 @@ from control_plane.objects.domain.route import WHOLE
 AnswerT = TypeVar("AnswerT")
 
 Ask = Callable[[float], Awaitable[AnswerT]]
-"""Asks a model for the answer, which may take so many seconds."""
+"""Asks the request's model for the answer, which may take so many seconds."""
+Divert = Callable[[float], Awaitable[float]]
+"""Turns the request to the route's own model within so many seconds, and returns how many of them are left."""
 
 _MAX_OWED = 20
 """Requests that the retry budget may owe for those that a route's own model answers in place of a target."""
@@ -37,9 +39,9 @@ class TargetFallback:
         self._retries = retries
         self._now_s = now_s
 
-    async def answer(self, arm: Arm, running: AuthorizedRequest, deadline_s: float, ask: Ask[AnswerT], ask_stable: Ask[AnswerT]) -> AnswerT:
-        """Have a request answered by `ask`, the model of its arm, and after that one's fault by `ask_stable`, the route's own model,
-        which turns the request to that one first. Raises as they do."""
+    async def answer(self, arm: Arm, running: AuthorizedRequest, deadline_s: float, *, ask: Ask[AnswerT], divert: Divert) -> AnswerT:
+        """Have the model of the request's arm answer it by `ask`, and after that one's fault the route's own model, to which `divert`
+        turns the request first. Raises as they do."""
         try:
             answer = await ask(deadline_s - self._now_s())
         except Exception as exc:
@@ -48,7 +50,7 @@ class TargetFallback:
         else:
             if not self.observe_and_may_fall_back(arm, answer, running, deadline_s):
                 return answer
-        return await ask_stable(deadline_s - self._now_s())
+        return await ask(await divert(deadline_s - self._now_s()))
 
     def observe_and_may_fall_back(self, arm: Arm, came: object, running: AuthorizedRequest, deadline_s: float) -> bool:
         """Observe what came of a request, an answer or an error, and return whether the route's own model is to answer it after

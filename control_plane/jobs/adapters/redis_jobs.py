@@ -21,7 +21,7 @@ from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
 from control_plane.jobs.domain.transitions import WrongState, charged
-from control_plane.jobs.ports import MOST_PLACES, Backlog, Bounds, DeliveryIndex, JobsFull, Load
+from control_plane.jobs.ports import MOST_PLACES, Backlog, Bounds, DeliveryIndex, JobsFull, JobTotals
 from control_plane.storage.redis import RedisLink, open_link
 
 _LAYOUT = PREFIX + "layout"
@@ -167,7 +167,7 @@ class RedisJobStore:
         if answer[0] == "known":
             return decode_job(answer[1])
         if answer[0] == "full":
-            raise JobsFull(of_tenant=answer[1] != _TOTAL, load=Load(*answer[2:]))
+            raise JobsFull(of_tenant=answer[1] != _TOTAL, load=JobTotals(*answer[2:]))
         return job
 
     async def get(self, job_id: str) -> Job | None:
@@ -219,7 +219,7 @@ class RedisJobStore:
             ids = await self._link.client.zrangebyscore(_LOOK, "-inf", repr(now_s), start=0, num=limit)
             return await self._records(ids)
 
-    async def surplus(self, kept: Load, *, limit: int) -> list[Job]:
+    async def surplus(self, kept: JobTotals, *, limit: int) -> list[Job]:
         found: list[Job] = []
         async with self._link.calling():
             counts: Any = await self._link.client.hgetall(_KEPT)
@@ -270,13 +270,13 @@ class RedisJobStore:
         page: Any = await self._link.client.zrevrangebyscore(key, newest_s, "-inf", at, _PAGE, withscores=True)
         return page  # type: ignore[no-any-return]
 
-    async def load(self, tenant: str) -> tuple[Load, Load]:
+    async def load(self, tenant: str) -> tuple[JobTotals, JobTotals]:
         async with self._link.calling(), self._link.client.pipeline(transaction=False) as asking:
             for name in (_OPEN, _BYTES, _ENDED):
                 asking.hmget(name, [_of(tenant), _TOTAL])
             sums = await asking.execute()
         own, all_of_them = zip(*sums, strict=True)
-        return Load(*(int(each or 0) for each in own)), Load(*(int(each or 0) for each in all_of_them))
+        return JobTotals(*(int(each or 0) for each in own)), JobTotals(*(int(each or 0) for each in all_of_them))
 
     async def backlog(self) -> Backlog:
         async with self._link.calling(), self._link.client.pipeline(transaction=False) as asking:

@@ -18,7 +18,7 @@ from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
 from control_plane.jobs.domain.transitions import WrongState
-from control_plane.jobs.ports import MOST_PLACES, Backlog, Bounds, DeliveryIndex, JobsFull, Load
+from control_plane.jobs.ports import MOST_PLACES, Backlog, Bounds, DeliveryIndex, JobsFull, JobTotals
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
 
 _MIGRATIONS = (
@@ -152,7 +152,7 @@ class SqliteJobStore:
         query = "SELECT text FROM jobs WHERE look_at_s <= ? ORDER BY look_at_s LIMIT ?"
         return await self._file.run(lambda connection: _jobs(connection.execute(query, (now_s, limit))))
 
-    async def surplus(self, kept: Load, *, limit: int) -> list[Job]:
+    async def surplus(self, kept: JobTotals, *, limit: int) -> list[Job]:
         return await self._file.run(partial(_surplus, kept=kept, limit=limit))
 
     async def place(self, job: Job) -> int:
@@ -163,7 +163,7 @@ class SqliteJobStore:
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         return await self._file.run(partial(_jobs_of, tenant=tenant, state=state, before=before, limit=limit))
 
-    async def load(self, tenant: str) -> tuple[Load, Load]:
+    async def load(self, tenant: str) -> tuple[JobTotals, JobTotals]:
         return await self._file.run(lambda connection: (read_load(connection, tenant), read_load(connection, None)))
 
     async def backlog(self) -> Backlog:
@@ -301,7 +301,7 @@ def _remove(connection: sqlite3.Connection, *, job: Job) -> bool:
     return removed
 
 
-def _surplus(connection: sqlite3.Connection, *, kept: Load, limit: int) -> list[Job]:
+def _surplus(connection: sqlite3.Connection, *, kept: JobTotals, limit: int) -> list[Job]:
     too_many = "SELECT tenant, kept - ?1, kept_bytes - ?2 FROM tenants WHERE kept > ?1 OR kept_bytes > ?2"
     ended = (  # parts of batches do not count, and there may be a hundred thousand: they are known by the blank in their key
         "SELECT text FROM jobs WHERE tenant = ? AND state NOT IN ('queued', 'running') AND instr(ifnull(idempotency_key, ''), ' ') = 0"

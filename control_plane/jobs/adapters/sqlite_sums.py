@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import add
 
 from control_plane.jobs.domain.job import Job, JobState
-from control_plane.jobs.ports import Load
+from control_plane.jobs.ports import JobTotals
 
 _READ = "SELECT ifnull(sum(jobs), 0), ifnull(sum(size_bytes), 0), ifnull(sum(ended), 0) FROM tenants"
 _ADD = (
@@ -22,11 +22,11 @@ class TenantSums:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._read: dict[str | None, Load] = {}
+        self._read: dict[str | None, JobTotals] = {}
         self._changes: dict[str | None, tuple[int, ...]] = {}
         """Changes of the sums that were noted, by tenant; under None those of all tenants together."""
 
-    def load(self, tenant: str) -> tuple[Load, Load]:
+    def load(self, tenant: str) -> tuple[JobTotals, JobTotals]:
         """Return what the tenant has open, and what all have, with what was noted."""
         return self._load(tenant), self._load(None)
 
@@ -61,15 +61,15 @@ class TenantSums:
             sums = self._changes.get(tenant)
             self._changes[tenant] = amounts if sums is None else tuple(map(add, sums, amounts))
 
-    def _load(self, tenant: str | None) -> Load:
+    def _load(self, tenant: str | None) -> JobTotals:
         read = self._read.get(tenant)
         if read is None:
             read = self._read[tenant] = read_load(self._connection, tenant)
         changes = self._changes.get(tenant)
-        return read if changes is None else Load(read.jobs + changes[0], read.size_bytes + changes[1], read.ended + changes[2])
+        return read if changes is None else JobTotals(read.jobs + changes[0], read.size_bytes + changes[1], read.ended + changes[2])
 
 
-def read_load(connection: sqlite3.Connection, tenant: str | None) -> Load:
+def read_load(connection: sqlite3.Connection, tenant: str | None) -> JobTotals:
     """Return what is open of a tenant, or of all."""
     where, values = ("", ()) if tenant is None else (" WHERE tenant = ?", (tenant,))
-    return Load(*connection.execute(_READ + where, values).fetchone())
+    return JobTotals(*connection.execute(_READ + where, values).fetchone())

@@ -14,7 +14,7 @@ import grpc
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
-from control_plane.core.endpoints import Credentials
+from control_plane.core.endpoints import UpstreamCredentials
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ObjectNotFound, UpstreamUnavailable
 from control_plane.profiling.inputs import TOKENS, message_of
 from control_plane.protocols.kserve.messages import service_pb2, service_pb2_grpc
@@ -121,7 +121,7 @@ def _channel(url: str) -> grpc.Channel:
     if not place or scheme not in ("http", "https"):
         raise InvalidRequest(f"{url[:200]!r} is no URL to ask at: expected http://HOST:PORT, https://HOST:PORT or unix:PATH")
     if scheme == "https":
-        return grpc.secure_channel(place, make_channel_credentials(Credentials()), options=_OPTIONS)
+        return grpc.secure_channel(place, make_channel_credentials(UpstreamCredentials()), options=_OPTIONS)
     return grpc.insecure_channel(place, options=_OPTIONS)
 
 

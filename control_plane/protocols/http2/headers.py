@@ -45,7 +45,7 @@ def size_of(fields: Fields) -> int:
     return sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields)
 
 
-class HeadTooLarge(Http2Error):
+class HeaderBlockTooLarge(Http2Error):
     """Error of a header block that is larger than allowed, or expands to more."""
 
     def __init__(self, message: str) -> None:
@@ -79,7 +79,7 @@ class HeaderDecoder:
     def decode(self, block: bytes) -> Fields:
         """Decode a complete block.
 
-        Raises Http2Error, after which the connection's table is lost and it must be closed. HeadTooLarge loses nothing where
+        Raises Http2Error, after which the connection's table is lost and it must be closed. HeaderBlockTooLarge loses nothing where
         no table is allowed.
         """
         is_stateless = self.is_stateless
@@ -90,7 +90,7 @@ class HeaderDecoder:
         try:
             fields = self._reader.read(block)
         except HeaderListTooLarge as exc:
-            raise HeadTooLarge(f"the header list is too large: {exc}") from exc
+            raise HeaderBlockTooLarge(f"the header list is too large: {exc}") from exc
         except (IndexError, ValueError) as exc:
             raise Http2Error(f"the header block cannot be read: {exc}", Code.COMPRESSION_ERROR) from exc
         self.is_stateless = not self.table_is_allowed and not self._reader.table_bytes

@@ -12,7 +12,7 @@ from typing import Any
 
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2.frames import Code, Http2Error, Setting
-from control_plane.protocols.http2.headers import Fields, HeaderDecoder, HeadTooLarge, KnownBlocks
+from control_plane.protocols.http2.headers import Fields, HeaderBlockTooLarge, HeaderDecoder, KnownBlocks
 from control_plane.protocols.http2.nuisance import FRAME, LARGE_BLOCK_BYTES, LATE
 from control_plane.protocols.http2.sending import Http2Sender
 from control_plane.protocols.http2.state import ConnectionState
@@ -152,7 +152,7 @@ class Http2Receiver:
         if block is not None:
             block += payload
             if len(block) > self._state.limits.max_header_bytes:  # checked with each frame, or the block could grow without end
-                self._pass_over(HeadTooLarge("the header block is too large"))
+                self._pass_over(HeaderBlockTooLarge("the header block is too large"))
                 block, self._block = None, (first_flags, stream_id, None)
         if flags & h2.END_HEADERS:
             self._block = None
@@ -185,17 +185,17 @@ class Http2Receiver:
     def _fields_of(self, block: bytes | None) -> Fields | None:
         """Decode a block; None: it is too large, and ends its stream alone. Raises Http2Error."""
         if block is None or len(block) > self._state.limits.max_header_bytes:
-            self._pass_over(HeadTooLarge("the header block is too large"))
+            self._pass_over(HeaderBlockTooLarge("the header block is too large"))
             return None
         if len(block) > LARGE_BLOCK_BYTES and not self._decoder.knows(block):
             self._state.nuisance.count(FRAME * (len(block) // LARGE_BLOCK_BYTES))
         try:
             return self._decoder.decode(block)
-        except HeadTooLarge as exc:
+        except HeaderBlockTooLarge as exc:
             self._pass_over(exc)
             return None
 
-    def _pass_over(self, error: HeadTooLarge) -> None:
+    def _pass_over(self, error: HeaderBlockTooLarge) -> None:
         """Pass over a head that is too large, so that other calls go on: a proxy's clients may share the connection. Raises the
         error where the table would be lost with it."""
         if self._accept is None or self._decoder.table_is_allowed:

@@ -56,7 +56,7 @@ def model_in(message: bytes | memoryview, where: ReferenceFields = MODEL_FIELDS)
 
 
 def with_model(message: bytes | memoryview, name: str, version: str) -> bytes:
-    """The same message for another model; an empty version leaves the choice to the model's version
+    """Return the message for another model; an empty version leaves the choice to the model's version
     policy."""
     # Appended: the last of two counts, so what is there need not be found and taken out.
     return b"".join((message, _field(_NAME, name), _field(_VERSION, version)))

@@ -18,7 +18,7 @@ from control_plane.triton.adapters.grpc.client import GrpcClient
 from control_plane.triton.adapters.http.client import HttpClient
 
 _MAX_CONNECTIONS = 256
-"""Of HTTP, each with one request: as many as `regions/domain/window` lets out at most."""
+"""Connections over HTTP, each with one request: as many as `regions/domain/window` lets out at most."""
 _MAX_PROBE_BYTES = 64 * 1024
 _CONNECT_TIMEOUT_S = 1.0
 """As long as a probe may take: behind a firewall that drops what comes, requests would wait for their whole time."""

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from control_plane.core.endpoints import Credentials, TcpAddress
+from control_plane.core.endpoints import TcpAddress, UpstreamCredentials
 from control_plane.core.errors import StartupError
 from control_plane.core.text.redaction import without_secrets
 from control_plane.core.text.validation_words import words_of
@@ -79,7 +79,7 @@ def _load(text: bytes, where: str) -> Any:
 
 
 def _region(entry: _Entry, where: str) -> Region:
-    credentials = Credentials(ca=entry.ca, certificate=entry.certificate, key=entry.key)
+    credentials = UpstreamCredentials(ca=entry.ca, certificate=entry.certificate, key=entry.key)
     http = _address(entry.url, credentials, f"{where}: region {entry.name}: url", default_port=8000)
     if entry.grpc_url:
         grpc = _address(entry.grpc_url, credentials, f"{where}: region {entry.name}: grpc_url", default_port=8001)
@@ -88,7 +88,7 @@ def _region(entry: _Entry, where: str) -> Region:
     return Region(entry.name, http, grpc, entry.max_share)
 
 
-def _address(url: str, credentials: Credentials, where: str, *, default_port: int) -> TcpAddress:
+def _address(url: str, credentials: UpstreamCredentials, where: str, *, default_port: int) -> TcpAddress:
     expected = "expected https://HOST:PORT"
     try:
         parts = urlsplit(url)

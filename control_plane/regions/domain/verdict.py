@@ -12,7 +12,7 @@ from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus
 from control_plane.protocols.http1 import HttpAnswer
 
 
-class Verdict(StrEnum):
+class RegionVerdict(StrEnum):
     """What became of a request that was sent to another region; label `result` of the metrics."""
 
     __hash__ = str.__hash__  # for speed, see `core/infer_call.Frontend`
@@ -43,27 +43,27 @@ class Verdict(StrEnum):
 
 
 _OF_HTTP = {
-    200: Verdict.ANSWERED,
-    401: Verdict.UNAUTHENTICATED,
-    403: Verdict.DENIED,
-    404: Verdict.MODEL_MISSING,
-    422: Verdict.QUARANTINED,
-    429: Verdict.LIMITED,
-    501: Verdict.INVALID,
-    503: Verdict.FULL,
-    504: Verdict.LOST,
+    200: RegionVerdict.ANSWERED,
+    401: RegionVerdict.UNAUTHENTICATED,
+    403: RegionVerdict.DENIED,
+    404: RegionVerdict.MODEL_MISSING,
+    422: RegionVerdict.QUARANTINED,
+    429: RegionVerdict.LIMITED,
+    501: RegionVerdict.INVALID,
+    503: RegionVerdict.FULL,
+    504: RegionVerdict.LOST,
 }
-_OF_GRPC: dict[int, Verdict] = {
-    GrpcStatus.OK: Verdict.ANSWERED,
-    GrpcStatus.UNAUTHENTICATED: Verdict.UNAUTHENTICATED,
-    GrpcStatus.PERMISSION_DENIED: Verdict.DENIED,
-    GrpcStatus.INVALID_ARGUMENT: Verdict.INVALID,
-    GrpcStatus.UNIMPLEMENTED: Verdict.INVALID,
-    GrpcStatus.NOT_FOUND: Verdict.MODEL_MISSING,
-    GrpcStatus.FAILED_PRECONDITION: Verdict.QUARANTINED,
-    GrpcStatus.RESOURCE_EXHAUSTED: Verdict.LIMITED,
-    GrpcStatus.UNAVAILABLE: Verdict.FULL,
-    GrpcStatus.DEADLINE_EXCEEDED: Verdict.LOST,
+_OF_GRPC: dict[int, RegionVerdict] = {
+    GrpcStatus.OK: RegionVerdict.ANSWERED,
+    GrpcStatus.UNAUTHENTICATED: RegionVerdict.UNAUTHENTICATED,
+    GrpcStatus.PERMISSION_DENIED: RegionVerdict.DENIED,
+    GrpcStatus.INVALID_ARGUMENT: RegionVerdict.INVALID,
+    GrpcStatus.UNIMPLEMENTED: RegionVerdict.INVALID,
+    GrpcStatus.NOT_FOUND: RegionVerdict.MODEL_MISSING,
+    GrpcStatus.FAILED_PRECONDITION: RegionVerdict.QUARANTINED,
+    GrpcStatus.RESOURCE_EXHAUSTED: RegionVerdict.LIMITED,
+    GrpcStatus.UNAVAILABLE: RegionVerdict.FULL,
+    GrpcStatus.DEADLINE_EXCEEDED: RegionVerdict.LOST,
 }
 
 _IS_OF_A_MODEL = re.compile(rb"\r\ncontent-type:[ \t]*(?:application/(?:json|octet-stream)|text/event-stream)\b", re.IGNORECASE)
@@ -84,14 +84,14 @@ class Streamed(Protocol):
         """See `triton/ports.HttpStream`."""
 
 
-def verdict_of(answer: object) -> Verdict:
+def verdict_of(answer: object) -> RegionVerdict:
     """The verdict on an answer of another region's gateway: whole, or in pieces of which none has come."""
     if isinstance(answer, HttpAnswer | Streamed):
         if answer.status == 200 and not _IS_OF_A_MODEL.search(answer.head):
-            return Verdict.FAILED
-        return _OF_HTTP.get(answer.status, Verdict.FAILED if answer.status >= 500 else Verdict.INVALID)
+            return RegionVerdict.FAILED
+        return _OF_HTTP.get(answer.status, RegionVerdict.FAILED if answer.status >= 500 else RegionVerdict.INVALID)
     if not isinstance(answer, GrpcAnswer):
-        return Verdict.FAILED
+        return RegionVerdict.FAILED
     if answer.loss is not None:
-        return Verdict.UNREACHABLE if answer.loss is SendFailure.NOT_SENT else Verdict.LOST
-    return _OF_GRPC.get(answer.code, Verdict.FAILED)
+        return RegionVerdict.UNREACHABLE if answer.loss is SendFailure.NOT_SENT else RegionVerdict.LOST
+    return _OF_GRPC.get(answer.code, RegionVerdict.FAILED)

@@ -19,7 +19,7 @@ _MAY_CHANGE = (Phase.SHADOW, Phase.CANARY, Phase.BAKING)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateVerdict:
     """Verdict of the gates on a rollout, by which it goes on, waits or is rolled back."""
 
     failed: str = ""
@@ -66,7 +66,7 @@ def began(rollout: Rollout, *, now_s: float, by: str, before: tuple[Event, ...] 
     return _at(replace(rollout, step=0, phase=phase, events=before), told, now_s=now_s, by=by)
 
 
-def next_by_itself(rollout: Rollout, route: Route | None, verdict: Verdict, *, now_s: float) -> Rollout | None:
+def next_by_itself(rollout: Rollout, route: Route | None, verdict: GateVerdict, *, now_s: float) -> Rollout | None:
     """Return what the rollout becomes by itself now; None: it stays as it is."""
     if not rollout.is_under_way:
         return None
@@ -84,7 +84,7 @@ def next_by_itself(rollout: Rollout, route: Route | None, verdict: Verdict, *, n
     return None if held_by(rollout, verdict, now_s=now_s) else _next_stage(rollout, now_s=now_s)
 
 
-def held_by(rollout: Rollout, verdict: Verdict, *, now_s: float) -> Hold | None:
+def held_by(rollout: Rollout, verdict: GateVerdict, *, now_s: float) -> Hold | None:
     """Return why a rollout stays at its stage; None: it does not, or no evidence decides about it any more."""
     if not rollout.is_under_way or rollout.phase is Phase.PROMOTING:
         return None

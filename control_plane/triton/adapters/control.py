@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from control_plane.core.endpoints import GRPC_CONTROL_FIELD, NO_CREDENTIALS, Address, Credentials, TcpAddress
+from control_plane.core.endpoints import GRPC_CONTROL_FIELD, NO_CREDENTIALS, Address, TcpAddress, UpstreamCredentials
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import LoadedConfig
 from control_plane.core.model import ModelOverride, ModelState, ModelVersion
@@ -80,7 +80,7 @@ _CHANNEL_CLOSED = "the connection to Triton has been closed"
 class ControlClient:
     """Implementation of `triton/ports.ModelControl` over one gRPC channel."""
 
-    def __init__(self, address: Address, *, control_secret: str = "", credentials: Credentials = NO_CREDENTIALS) -> None:
+    def __init__(self, address: Address, *, control_secret: str = "", credentials: UpstreamCredentials = NO_CREDENTIALS) -> None:
         """Raises StartupError: a file of the credentials cannot be used."""
         secret = ((GRPC_CONTROL_FIELD, control_secret),) if control_secret else ()
         self._metadata = (*credentials.headers, *secret)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import grpc
 
-from control_plane.core.endpoints import Address, Credentials, TcpAddress
+from control_plane.core.endpoints import Address, TcpAddress, UpstreamCredentials
 from control_plane.core.errors import StartupError
 from control_plane.host.bounded_file import read_bounded
 from control_plane.host.network.tls import GRPC, reason_of
@@ -32,7 +32,7 @@ def tls_context(address: Address, protocol: str, *, setting: str = "--triton-") 
     return None if tls is None else make_context(tls, protocol, setting=setting)
 
 
-def make_context(credentials: Credentials, protocol: str, *, setting: str = "--triton-") -> ssl.SSLContext:
+def make_context(credentials: UpstreamCredentials, protocol: str, *, setting: str = "--triton-") -> ssl.SSLContext:
     """Make the TLS context of connections that speak `protocol`. Raises StartupError: a file cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the certificate and the host's name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -49,7 +49,7 @@ def make_context(credentials: Credentials, protocol: str, *, setting: str = "--t
     return context
 
 
-def make_channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
+def make_channel_credentials(credentials: UpstreamCredentials) -> grpc.ChannelCredentials:
     """Make the same for a gRPC channel. Raises StartupError."""
     make_context(credentials, GRPC)  # gRPC would fail at the first call only, and say less of why
     roots = credentials.ca or ssl.get_default_verify_paths().cafile
@@ -84,7 +84,7 @@ def _field(path: Path, number: int, line: str) -> tuple[str, str]:
     return name, found[2]
 
 
-def _show_certificate(context: ssl.SSLContext, credentials: Credentials, setting: str) -> None:
+def _show_certificate(context: ssl.SSLContext, credentials: UpstreamCredentials, setting: str) -> None:
     shown = f"{setting}certificate {credentials.certificate or '(not given)'} and {setting}key {credentials.key or '(not given)'}"
     if not credentials.certificate or not credentials.key:
         raise StartupError(f"{shown}: a certificate and its key are given together")

@@ -65,7 +65,7 @@ def config_as_told(name: str, config: model_config_pb2.ModelConfig) -> str:
 
 
 def _with_numbers(said: Any, field: str = "") -> Any:
-    """The same with numbers of 64 bits as numbers, which protobuf writes as strings."""
+    """Return the configuration with numbers of 64 bits as numbers, which protobuf writes as strings."""
     if isinstance(said, dict):
         return {key: _with_numbers(value, key) for key, value in said.items()}
     if isinstance(said, list):

@@ -39,7 +39,7 @@ well, for which there is no NumPy 1.
 """
 
 _NUMPY_MAJOR = "1"
-"""Of the NumPy that the wheel's stubs were compiled against. Under NumPy 2 they read the strides of every array as 0:
+"""Major version of the NumPy that the wheel's stubs were compiled against. Under NumPy 2 they read the strides of every array as 0:
 they end at the first text, and compute other tensors from one repeated byte.
 """
 

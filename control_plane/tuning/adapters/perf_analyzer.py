@@ -39,8 +39,8 @@ _LONGER_WINDOWS = (1, 4, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Load of one run: the model, the address, the concurrency and the requests."""
+class AnalyzerRun:
+    """What one run asks: the model, the address, the concurrency and the requests."""
 
     model: str
     url: str
@@ -57,7 +57,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RunResult:
     """Result of one run: latencies in milliseconds, throughput in requests per second."""
 
     p50_ms: float
@@ -86,7 +86,7 @@ class PerfAnalyzer:
             raise StartupError(f"perf_analyzer cannot be unpacked into {folder}: {exc}") from exc
         self._environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
 
-    def run(self, load: Load, *, usual_s: float = _USUAL_S) -> Measured:
+    def run(self, load: AnalyzerRun, *, usual_s: float = _USUAL_S) -> RunResult:
         """Run it and wait in this thread; a run that takes longer than `usual_s` is killed and repeated once.
 
         Raises:
@@ -96,7 +96,7 @@ class PerfAnalyzer:
             return self._run_within(load, usual_s)
         return self._run_within(load, _TIMEOUT_S)
 
-    def _run_within(self, load: Load, timeout_s: float) -> Measured:
+    def _run_within(self, load: AnalyzerRun, timeout_s: float) -> RunResult:
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder, "report.csv")
             done = subprocess.run(
@@ -104,7 +104,7 @@ class PerfAnalyzer:
             )
             return read_report(report, done.stdout + done.stderr)
 
-    async def run_async(self, load: Load) -> Measured:
+    async def run_async(self, load: AnalyzerRun) -> RunResult:
         """Run it without blocking the event loop; cancelling kills perf_analyzer. Raises UpstreamFailed as
         `run` does.
         """
@@ -123,7 +123,7 @@ class PerfAnalyzer:
                     process.wait()
             return _read_files(report, words)
 
-    def _start(self, load: Load, report: Path, words: Path) -> subprocess.Popen[bytes]:
+    def _start(self, load: AnalyzerRun, report: Path, words: Path) -> subprocess.Popen[bytes]:
         """Start it synchronously: asyncio's subprocess start can be cancelled halfway, and would leave the
         process running.
         """
@@ -137,7 +137,7 @@ class PerfAnalyzer:
                 start_new_session=True,  # so that Ctrl-C does not reach it: we end it ourselves
             )
 
-    def _command(self, load: Load, report: Path) -> list[str]:
+    def _command(self, load: AnalyzerRun, report: Path) -> list[str]:
         return [str(self._binary), *arguments(load), "-f", str(report)]
 
 
@@ -156,7 +156,7 @@ class PerfAnalyzerLoad:
         """Measure; takes longer than `duration_s` where no request ends within it. Raises UpstreamFailed."""
         window_ms = max(_SHORTEST_WINDOW_MS, round((duration_s - _OVERHEAD_S) * 1000 / _WINDOWS))
         for longer in _LONGER_WINDOWS:
-            load = Load(self._model, address, "grpc", concurrency, window_ms=window_ms * longer, input_data=(self._input_data,))
+            load = AnalyzerRun(self._model, address, "grpc", concurrency, window_ms=window_ms * longer, input_data=(self._input_data,))
             try:
                 measured = await self._analyzer.run_async(load)
             except UpstreamFailed as exc:
@@ -167,7 +167,7 @@ class PerfAnalyzerLoad:
         return Level(concurrency, measured.throughput, measured.p50_ms, measured.p99_ms)
 
 
-def arguments(load: Load) -> list[str]:
+def arguments(load: AnalyzerRun) -> list[str]:
     """Return perf_analyzer's arguments, without the one for its report."""
     count = ["--request-count", str(load.request_count)]
     # `-s 1000000` accepts three windows however much they differ: callers judge noise themselves, over
@@ -180,16 +180,16 @@ def arguments(load: Load) -> list[str]:
     ]  # fmt: skip
 
 
-def read_report(report: Path, said: str) -> Measured:
+def read_report(report: Path, said: str) -> RunResult:
     """Read the CSV report. Raises UpstreamFailed, with the end of the output `said`, if there is none."""
     try:
         row = next(csv.DictReader(report.read_text().splitlines()))
-        return Measured(float(row["p50 latency"]) / 1000, float(row["p99 latency"]) / 1000, float(row["Inferences/Second"]))
+        return RunResult(float(row["p50 latency"]) / 1000, float(row["p99 latency"]) / 1000, float(row["Inferences/Second"]))
     except (OSError, StopIteration, KeyError, ValueError, TypeError) as exc:
         raise UpstreamFailed(f"perf_analyzer failed:\n{said[-2000:]}") from exc
 
 
-def _read_files(report: Path, words: Path) -> Measured:
+def _read_files(report: Path, words: Path) -> RunResult:
     return read_report(report, words.read_text(errors="replace"))
 
 

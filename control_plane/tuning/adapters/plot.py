@@ -48,7 +48,7 @@ def _draw_candidates(axis: Any, result: TuningResult) -> None:
         curves.setdefault(row.candidate, []).append(row)
     markers = iter(_OTHER_MARKERS * len(curves))
     for candidate, curve in reversed(curves.items()):
-        if candidate == result.verdict.recommended:
+        if candidate == result.recommendation.candidate:
             _draw_main(axis, curve, f"{candidate.label} (recommended)", _RECOMMENDED)
         elif candidate == DEFAULT:
             _draw_main(axis, curve, "default", _DEFAULT)

@@ -44,10 +44,12 @@ def write_report(report: Report, folder: Path) -> list[str]:
     """Write everything into `folder`; return notes on what could not be done. Raises StartupError if it
     cannot be written.
     """
-    verdict = report.result.verdict
+    recommendation = report.result.recommendation
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.pbtxt").write_text(report.tuned.text_with_reason(verdict.recommended, verdict.reason), encoding="utf-8")
+        (folder / "config.pbtxt").write_text(
+            report.tuned.text_with_reason(recommendation.candidate, recommendation.reason), encoding="utf-8"
+        )
         (folder / "table.json").write_text(json.dumps(as_fields(report), indent=1) + "\n", encoding="utf-8")
         with (folder / "table.txt").open("w", encoding="utf-8") as text:
             print_table(report, Console(file=text, width=120, color_system=None))
@@ -61,15 +63,15 @@ def apply_recommendation(report: Report) -> str:
     """Write the recommended configuration to the model; return what was done. Raises StartupError if it
     cannot be written.
     """
-    verdict, path = report.result.verdict, report.tuned.path
-    if verdict.recommended == DEFAULT:
+    recommendation, path = report.result.recommendation, report.tuned.path
+    if recommendation.candidate == DEFAULT:
         return f"{path} stays as it is"
     try:
         backup = _unused(path)
         shutil.copy2(path, backup)
         # Replaced atomically: a load may read it at any moment.
         partial = path.with_name(f".{path.name}.partial")
-        partial.write_text(report.tuned.text_with_reason(verdict.recommended, verdict.reason), encoding="utf-8")
+        partial.write_text(report.tuned.text_with_reason(recommendation.candidate, recommendation.reason), encoding="utf-8")
         partial.replace(path)
     except OSError as exc:
         raise StartupError(f"--apply: {path} cannot be written: {exc}") from exc
@@ -85,7 +87,7 @@ def _unused(path: Path) -> Path:
 
 
 def print_table(report: Report, console: Console) -> None:
-    """Print the table and the verdict for people."""
+    """Print the table and the recommendation for people."""
     result = report.result
     table = Table("candidate", "in flight", "requests/s", "p50 ms", "p99 ms", "rounds", box=None, pad_edge=False)
     for row in result.rows():
@@ -96,30 +98,34 @@ def print_table(report: Report, console: Console) -> None:
     for candidate, reason in result.failures.items():
         table.add_row(candidate.label, "", "", "", "", escape(f"cannot be served: {reason.strip().splitlines()[-1]}"))
     console.print(table)
-    console.print(f"\n{headline(report)}\n{result.verdict.reason}", highlight=False, soft_wrap=True)
+    console.print(f"\n{headline(report)}\n{result.recommendation.reason}", highlight=False, soft_wrap=True)
 
 
 def headline(report: Report) -> str:
     """Return the recommendation in one line."""
-    recommended = report.result.verdict.recommended
+    recommended = report.result.recommendation.candidate
     flags = f", served with `tidegate serve {' '.join(recommended.serve_flags)}`" if recommended.serve_flags else ""
     return f"Recommended for {report.model}: {recommended.label}{flags}"
 
 
 def _named(candidate: Candidate, result: TuningResult) -> str:
-    return f"[bold]{candidate.label}[/]" if candidate == result.verdict.recommended else candidate.label
+    return f"[bold]{candidate.label}[/]" if candidate == result.recommendation.candidate else candidate.label
 
 
 def as_fields(report: Report) -> dict[str, Any]:
     """Return the report for programs, as `table.json` has it."""
-    verdict = report.result.verdict
+    recommendation = report.result.recommendation
     return {
         "model": report.model,
         "configuration": str(report.tuned.path),
         "mix": report.mix,
         "p99_limit_ms": report.limit_ms,
         "machine": report.machine,
-        "recommended": {"changes": _changes(verdict.recommended), "serve_flags": verdict.recommended.serve_flags, "reason": verdict.reason},
+        "recommended": {
+            "changes": _changes(recommendation.candidate),
+            "serve_flags": recommendation.candidate.serve_flags,
+            "reason": recommendation.reason,
+        },
         "medians": [{"candidate": row.candidate.label, "rounds": row.rounds, **asdict(row.level)} for row in report.result.rows()],
         "final_rounds": [
             {"candidate": candidate.label, "changes": _changes(candidate), "rounds": [[asdict(level) for level in each] for each in rounds]}

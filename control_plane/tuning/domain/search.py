@@ -149,10 +149,10 @@ def choose_finalists(screened: Mapping[Candidate, Round], *, limit_ms: float) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Recommendation:
     """The recommended candidate, with the reason in a sentence or two."""
 
-    recommended: Candidate
+    candidate: Candidate
     reason: str
 
 
@@ -169,7 +169,7 @@ def medians(rounds: Sequence[Round]) -> Round:
     )
 
 
-def decide(rounds: Mapping[Candidate, Sequence[Round]], *, limit_ms: float) -> Verdict:
+def decide(rounds: Mapping[Candidate, Sequence[Round]], *, limit_ms: float) -> Recommendation:
     """Decide by the final rounds; all candidates, the default among them, have equally many.
 
     A candidate wins if it beats the default's median by more than the default's own rounds spread (highest
@@ -178,7 +178,7 @@ def decide(rounds: Mapping[Candidate, Sequence[Round]], *, limit_ms: float) -> V
     """
     own = rounds[DEFAULT]
     if len(own) < FINAL_ROUNDS:
-        return Verdict(
+        return Recommendation(
             DEFAULT, f"There was time for only {len(own)} of {FINAL_ROUNDS} final rounds, too few for a verdict; raise --budget-s."
         )
     scores = {candidate: score(medians(each), limit_ms=limit_ms) for candidate, each in rounds.items()}
@@ -188,10 +188,10 @@ def decide(rounds: Mapping[Candidate, Sequence[Round]], *, limit_ms: float) -> V
     winners = [candidate for candidate, each in scores.items() if candidate != DEFAULT and _gain(each, default) > spread]
     if not winners:
         reason = f"Nothing beats the default, {_figures(default)}, by more than the default's own rounds differ: {noise}."
-        return Verdict(DEFAULT, missed + reason)
+        return Recommendation(DEFAULT, missed + reason)
     chosen = _simplest_of_the_best(winners, scores, rounds, limit_ms=limit_ms)
     reason = f"{_figures(scores[chosen])}; the default: {_figures(default)}, and its own rounds differ by {noise}."
-    return Verdict(chosen, missed + reason)
+    return Recommendation(chosen, missed + reason)
 
 
 def _simplest_of_the_best(

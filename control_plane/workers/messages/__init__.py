@@ -26,8 +26,8 @@ from control_plane.workers.messages.from_workers import (
     LoadModel,
     ReadIndex,
     RequestsEnded,
+    SilenceSuspected,
     StartFailed,
-    Suspect,
     TenantsTold,
     UnloadModel,
 )
@@ -104,7 +104,7 @@ FromWorker = (
     | HangSuspected
     | AskTurn
     | EndTurn
-    | Suspect
+    | SilenceSuspected
     | LoadModel
     | UnloadModel
     | ReadIndex

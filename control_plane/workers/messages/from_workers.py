@@ -130,7 +130,7 @@ class TenantsTold:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class SilenceSuspected:
     """A model seems to hang on a server: there has been no answer since then, on the machine's monotonic clock."""
 
     server: str

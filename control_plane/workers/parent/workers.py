@@ -41,8 +41,8 @@ from control_plane.workers.messages.from_workers import (
     LoadModel,
     ReadIndex,
     RequestsEnded,
+    SilenceSuspected,
     StartFailed,
-    Suspect,
     TenantsTold,
     UnloadModel,
 )
@@ -385,7 +385,7 @@ class Workers:
                 self._tell_others(worker, message)
             case AskTurn() | EndTurn():
                 self._turns.take(message, worker.process.send)
-            case Suspect(server, model, since_s):
+            case SilenceSuspected(server, model, since_s):
                 if not any((server, model) in each.streaming for each in self._live):
                     self.suspect(server, model, since_s)
             case ReadIndex():

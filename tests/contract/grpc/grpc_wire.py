@@ -23,7 +23,7 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 class Outcome(NamedTuple):
-    """Of one call; `messages` are bytes, or what `read` made of them."""
+    """How one call ended; `messages` are bytes, or what `read` made of them."""
 
     code: str
     details: str

@@ -25,7 +25,7 @@ from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.domain.transitions import RetryPolicy, claimed
 from control_plane.jobs.jobs import Jobs, Submission
-from control_plane.jobs.ports import JobBackend, JobQueue, JobStore, Load, Ticket
+from control_plane.jobs.ports import JobBackend, JobQueue, JobStore, JobTotals, Ticket
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
 from perf.servers.rabbitmq import RabbitmqServer
@@ -320,7 +320,7 @@ async def test_jobs_over_rabbitmq_and_redis_end_once_each_whoever_is_killed(
             while usage.requests() < len(accepted):
                 await asyncio.sleep(0.05)
         assert len(usage.batches) == len(accepted)
-        assert (await store.load("team"))[0] == Load(0, 0, len(accepted))
+        assert (await store.load("team"))[0] == JobTotals(0, 0, len(accepted))
 
 
 class _Process:

@@ -26,7 +26,7 @@ from control_plane.jobs.domain.transitions import (
     released,
     renewed,
 )
-from control_plane.jobs.ports import Backlog, Bounds, JobsFull, JobStore, Load
+from control_plane.jobs.ports import Backlog, Bounds, JobsFull, JobStore, JobTotals
 from control_plane.metering.domain.usage import Usage
 from tests.contract.stores.stores import Opening, address, empty_redis, handles
 from tests.fakes.jobs import ROOMY, job, job_id
@@ -89,7 +89,7 @@ async def test_bytes_that_a_record_carries_come_back_until_it_ends(opening: Open
         assert ended is not None
         assert ended.result is not None
         assert (ended.result.blob, ended.body.sha256, ended.body.data) == (answer, body.sha256, b"")
-        assert await other.load("team") == (Load(0, 0, 1), Load(0, 0, 1))
+        assert await other.load("team") == (JobTotals(0, 0, 1), JobTotals(0, 0, 1))
 
 
 async def test_several_are_claimed_at_once_and_each_by_one(opening: Opening[JobStore]) -> None:
@@ -223,33 +223,33 @@ async def test_a_tenants_jobs_in_a_state_are_listed_beside_more_of_its_own_and_o
 
 
 async def test_bounds_hold_for_a_tenant_and_for_all_and_what_ends_makes_room(opening: Opening[JobStore]) -> None:
-    bounds = Bounds(of_tenant=Load(2, 100), in_all=Load(3, 7))
+    bounds = Bounds(of_tenant=JobTotals(2, 100), in_all=JobTotals(3, 7))
     small, large = Blob("b", 1, "d"), Blob("b", 6, "d")
     async with handles(opening, 1) as (store,):
         for number in (1, 2):
             await store.add(job(number, body=small), bounds)
         with pytest.raises(JobsFull) as full:
             await store.add(job(3, body=small), bounds)
-        assert (full.value.of_tenant, full.value.load) == (True, Load(2, 2, 0))
+        assert (full.value.of_tenant, full.value.load) == (True, JobTotals(2, 2, 0))
         with pytest.raises(JobsFull) as full:
             await store.add(job(3, body=large, tenant="other"), bounds)
-        assert (full.value.of_tenant, full.value.load) == (False, Load(2, 2, 0))
+        assert (full.value.of_tenant, full.value.load) == (False, JobTotals(2, 2, 0))
         await store.add(job(3, body=small, tenant="other"), bounds)
-        assert await store.load("team") == (Load(2, 2, 0), Load(3, 3, 0))
-        assert await store.load("nobody") == (Load(), Load(3, 3, 0))
+        assert await store.load("team") == (JobTotals(2, 2, 0), JobTotals(3, 3, 0))
+        assert await store.load("nobody") == (JobTotals(), JobTotals(3, 3, 0))
         assert await store.get(job_id(4)) is None
 
         running = await changed(store, claim(job(1, body=small)))
-        assert (await store.load("team"))[0] == Load(2, 2, 0), "one that runs is still open"
+        assert (await store.load("team"))[0] == JobTotals(2, 2, 0), "one that runs is still open"
         await changed(store, cancelled(running, now_s=2.0, policy=POLICY))
-        assert await store.load("team") == (Load(1, 1, 1), Load(2, 2, 1))
+        assert await store.load("team") == (JobTotals(1, 1, 1), JobTotals(2, 2, 1))
         await store.add(job(4, body=small), bounds)
         dead = await changed(store, claim(job(2, body=small)))
         for _ in range(2):
             dead = await changed(store, attempt_failed(dead, error="e", now_s=2.0, policy=POLICY))
             dead = await changed(store, claim(dead, dead.ready_s))
         await changed(store, attempt_failed(dead, error="e", now_s=99.0, policy=POLICY))
-        assert (await store.load("team"))[0] == Load(1, 1, 2)
+        assert (await store.load("team"))[0] == JobTotals(1, 1, 2)
 
 
 async def test_an_idempotency_key_makes_one_job_of_its_tenant_until_that_is_removed(opening: Opening[JobStore]) -> None:
@@ -304,7 +304,7 @@ async def test_nothing_of_a_removed_job_is_left(opening: Opening[JobStore], requ
         assert await store.remove(running)
 
         assert await store.get(running.id) is None
-        assert await store.load("team") == (Load(0, 0, 1), Load(0, 0, 1))
+        assert await store.load("team") == (JobTotals(0, 0, 1), JobTotals(0, 0, 1))
         assert (await store.waiting(5.0), await store.ready(5.0, limit=9), await store.neglected(1e9, limit=9)) == ([], 0, [])
         assert await store.jobs_of(None, state=None, before="", limit=9) == []
 
@@ -335,14 +335,14 @@ async def test_the_oldest_of_too_many_ended_jobs_are_told_and_no_part_of_a_batch
         computed = await changed(one, finished(running, RESULT, Charge("d", "m", Usage(1)), now_s=9.0, policy=POLICY))
 
         async def surplus(jobs: int, size_bytes: int = 99, limit: int = 9) -> list[str]:
-            return [each.id for each in await other.surplus(Load(jobs, size_bytes), limit=limit)]
+            return [each.id for each in await other.surplus(JobTotals(jobs, size_bytes), limit=limit)]
 
         assert await surplus(5) == []
         assert await surplus(3) == [job_id(3), job_id(4)], "the second is not charged yet"
         assert await surplus(1, limit=2) == [job_id(3), job_id(4)]
         await changed(one, charged(computed))
         assert await surplus(5, size_bytes=0) == [job_id(2)], "no other has bytes"
-        (oldest,) = await other.surplus(Load(4, 99), limit=9)
+        (oldest,) = await other.surplus(JobTotals(4, 99), limit=9)
         assert await other.remove(oldest)
         assert await surplus(4) == []
 
@@ -370,9 +370,9 @@ async def test_jobs_that_had_ended_before_they_were_counted_are_counted(name: st
             file.executescript(f"{later} {counted} PRAGMA user_version = 1")
 
     async with handles(lambda: open_job_store(*where), 1) as (store,):
-        assert await store.surplus(Load(5, 6), limit=9) == []
-        assert [each.id for each in await store.surplus(Load(4, 9), limit=9)] == [job_id(1)]
-        assert [each.id for each in await store.surplus(Load(9, 4), limit=9)] == [job_id(1), job_id(2)]
+        assert await store.surplus(JobTotals(5, 6), limit=9) == []
+        assert [each.id for each in await store.surplus(JobTotals(4, 9), limit=9)] == [job_id(1)]
+        assert [each.id for each in await store.surplus(JobTotals(9, 4), limit=9)] == [job_id(1), job_id(2)]
 
 
 async def test_in_redis_no_sums_stay_of_tenants_without_jobs(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -396,5 +396,5 @@ async def test_a_redis_that_was_emptied_beside_gateways_counts_what_is_kept_once
             await put(store, job(number, submitted_s=float(number)))
             await changed(store, cancelled(job(number, submitted_s=float(number)), now_s=9.0, policy=POLICY))
     async with handles(lambda: open_job_store(*where), 1) as (store,):
-        assert await store.surplus(Load(2, 99), limit=9) == []
-        assert [each.id for each in await store.surplus(Load(1, 99), limit=9)] == [job_id(1)]
+        assert await store.surplus(JobTotals(2, 99), limit=9) == []
+        assert [each.id for each in await store.surplus(JobTotals(1, 99), limit=9)] == [job_id(1)]

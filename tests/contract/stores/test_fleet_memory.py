@@ -26,7 +26,7 @@ GONE = DesiredState(is_suspended=True)
 
 @pytest.fixture(params=["fake", "local", "redis"])
 def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Opening[FleetMemory]:
-    """Of the local one several are open one after the other only."""
+    """Opens the store anew, as another process does; the local one only after the one before was closed."""
     shared = FakeFleetMemory()
     url = SecretStr(empty_redis(request).url) if request.param == "redis" else None
 

@@ -300,7 +300,7 @@ def test_who_waits_in_another_process_is_woken(name: str, request: pytest.Fixtur
 
 
 async def test_a_list_reads_nothing_of_other_kinds(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Of 100,000 keys that would hold up requests whenever tenants or routes are listed."""
+    """With 100,000 keys that would hold up requests whenever tenants or routes are listed."""
     server, where = empty_redis(request), address("redis", request, tmp_path)
     async with handles(lambda: open_state_store(*where), 1) as (store,):
         await store.put(Kind.API_KEY, "k", {})

@@ -44,7 +44,7 @@ def echo_status(tidegate: Tidegate) -> int:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of its Unix sockets."""
+    """Folder of the gateway's Unix sockets."""
     return tmp_path_factory.mktemp("sockets")
 
 

@@ -105,7 +105,7 @@ class Cluster:
     api: ScriptedApi
     apply: Any
     variables: dict[str, str]
-    """Of the gateway's container, with folders and addresses of this machine."""
+    """Environment of the gateway's container, with folders and addresses of this machine."""
     key: str
     node_secret: Path
 

@@ -118,7 +118,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
 
 @pytest.fixture(scope="module")
 def prepared(copy: Copy) -> dict[str, AssertionError | None]:
-    """Of each example what was wrong with the commands before its server starts."""
+    """For each example, what was wrong with the commands before its server starts."""
 
     def prepare(name: str) -> AssertionError | None:
         try:

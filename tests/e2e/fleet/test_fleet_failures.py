@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 GOOD = ("m0", "m1", "m2", "m3")
 """As many as there is room for."""
 LIMIT_S = 12.0
-"""Of a load, for one that hangs."""
+"""Time-out of a load, for one that hangs."""
 
 _SIZE = 'parameters { key: "tidegate_resident_bytes" value { string_value: "24MiB" } }\n'
 _CUT = b"\x08\x09\x3a\xe8\x07" + b"graph"

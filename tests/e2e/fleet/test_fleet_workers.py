@@ -19,7 +19,7 @@ from tests.e2e.tidegate import LONG_S, Tidegate, wait_for
 
 WORKERS = 2
 CONNECTIONS = 12
-"""Of their own, which the kernel gives to any worker: the chance that one gets none is 1 in 2,000."""
+"""Callers with a connection each, which the kernel gives to any worker: the chance that one gets none is 1 in 2,000."""
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ class Callers:
 
     fleet: Tidegate
     answers: list[tuple[int, float, float, int]] = field(default_factory=list)
-    """Of each request its caller, when it began and ended, and its status; 0 for a lost connection."""
+    """Each request's caller, when it began and ended, and its status; 0 for a lost connection."""
     began_s: dict[int, float] = field(default_factory=dict)
     """When the last request of each caller began."""
     _is_over: threading.Event = field(default_factory=threading.Event)

@@ -24,7 +24,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.triton.embedded.installation import ensure_installed
-from control_plane.tuning.adapters.perf_analyzer import Load, PerfAnalyzer, arguments
+from control_plane.tuning.adapters.perf_analyzer import AnalyzerRun, PerfAnalyzer, arguments
 from tests.e2e.accounts import Administrator, make_first_key
 from tests.e2e.processes import triton_url
 from tests.e2e.tidegate import PROJECT, Tidegate, start, wait_for
@@ -75,7 +75,7 @@ class Bench:
         return {row["model"] for row in self.administrator.do("GET", "/usage?by=model&since=1d")["rows"]}
 
     def line(self, request_id: str) -> dict[str, Any]:
-        """Of the request log, once it is there."""
+        """Return the request's line of the request log, once it is there."""
         found: list[dict[str, Any]] = []
 
         def is_there() -> bool:
@@ -248,7 +248,7 @@ def test_each_key_sees_statistics_of_what_it_may_call(bench: Bench) -> None:
 def test_perf_analyzer_runs_with_a_key_for_its_model_alone(bench: Bench, protocol: str) -> None:
     cache = PROJECT / ".cache"
     analyzer = PerfAnalyzer(cache, ensure_installed(cache).libs)
-    load = Load("echo", bench.gateway.address(protocol), protocol, 2, shapes=("INPUT0:16", "INPUT1:1"), request_count=100)
+    load = AnalyzerRun("echo", bench.gateway.address(protocol), protocol, 2, shapes=("INPUT0:16", "INPUT1:1"), request_count=100)
     command = [str(analyzer._binary), *arguments(load), "-H", f"x-api-key:{bench.keys['echo']}"]
     done = subprocess.run(command, env=analyzer._environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -259,7 +259,7 @@ def test_long_streams_keep_no_short_call_with_a_short_deadline_out(gateway: tupl
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_prompt_under_which_two_processes_die_is_refused_and_others_are_not(client: openai.OpenAI, is_streamed: bool) -> None:
-    """Of a streamed answer the first words have come; then Triton would tell nobody of the death."""
+    """The first words of a streamed answer have come; then Triton would tell nobody of the death."""
     asking = client.with_options(default_headers={"tidegate-timeout-ms": "60000"})
     poison = "a wait:0.2 die" if is_streamed else "die now"
 

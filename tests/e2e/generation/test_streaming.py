@@ -17,7 +17,7 @@ from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate, command_line, descenda
 _ENCODER = PROJECT / "model_repository/text_encoder/1/fp32/model.onnx"
 _MIB = 16
 _PROCESS_MIB = 112
-"""Of a stub beside its weights: Python, NumPy, ONNX Runtime, and what a batch computes."""
+"""Memory of a stub beside its weights: Python, NumPy, ONNX Runtime, and what a batch computes."""
 _CONFIG = """
 backend: "onnxruntime"
 max_batch_size: 32

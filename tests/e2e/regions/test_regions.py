@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as grpcclient
 
-from control_plane.core.endpoints import Credentials, TcpAddress
+from control_plane.core.endpoints import TcpAddress, UpstreamCredentials
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.regions.adapters.region_client import RegionClient
 from control_plane.regions.domain.region import Region
@@ -343,7 +343,7 @@ def test_while_the_only_triton_is_dead_requests_are_computed_there(two: Two) -> 
 def test_a_region_whose_certificate_nobody_vouches_for_gets_nothing(two: Two, tmp_path: Path) -> None:
     other = Authority(tmp_path, "other")
 
-    async def probe(credentials: Credentials | None) -> None:
+    async def probe(credentials: UpstreamCredentials | None) -> None:
         http = TcpAddress("127.0.0.1", two.there.port("http"), credentials)
         client = RegionClient(
             "here", Region("there", http, TcpAddress("127.0.0.1", two.there.port("grpc"), credentials)), forwards="", max_answer_bytes=2**20
@@ -353,8 +353,8 @@ def test_a_region_whose_certificate_nobody_vouches_for_gets_nothing(two: Two, tm
         finally:
             await client.close()
 
-    asyncio.run(probe(Credentials(ca=str(two.authority.certificate))))
-    for credentials in (Credentials(ca=str(other.certificate)), Credentials(), None):
+    asyncio.run(probe(UpstreamCredentials(ca=str(two.authority.certificate))))
+    for credentials in (UpstreamCredentials(ca=str(other.certificate)), UpstreamCredentials(), None):
         with pytest.raises(UpstreamUnavailable):
             asyncio.run(probe(credentials))
 

@@ -26,7 +26,7 @@ from tests.e2e.tidegate import COMPLETE, LONG_S, SHARED_TRITON, Tidegate, run_cl
 from tests.redis_server import redis_server
 
 PAUSE_S = 0.03
-"""Of a caller, before each request: what rollouts do is tested, not the load."""
+"""Pause of a caller before each request: what rollouts do is tested, not the load."""
 MODEL = """
 import time
 import triton_python_backend_utils as pb_utils

@@ -22,7 +22,7 @@ from tests.wire.grpc_frontend import INFER as INFER_METHOD
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACES = (TRACE, TRACE.replace("0af", "2af"), TRACE.replace("0af", "3af"))
-"""Of requests of which one at least is told of whole: spans that a collector on a busy machine does not take in time are lost."""
+"""Traces of requests, at least one of which is exported whole: spans that a collector on a busy machine does not take in time are lost."""
 JOB_TRACE = "1bf7651916cd43dd8448eb211c80319c"
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "data": [1, 2.5, -3, 4e10]}]}
 

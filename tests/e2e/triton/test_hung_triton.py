@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 
 SILENCE_S = 4.0
 PAUSE_S = 0.05
-"""Of a caller, after each answer: it is who is asked that is tested, not the load."""
+"""Pause of a caller after each answer: it is who is asked that is tested, not the load."""
 ENV = {"TIDEGATE_SILENCE_TIMEOUT_S": str(SILENCE_S)}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.core.errors import ControlPlaneError, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import LoadedConfig
@@ -341,6 +342,6 @@ class FakeUpstream:
 
 def server_of(upstream: FakeUpstream) -> ServerState:
     """Return a server that is up with this upstream."""
-    server = ServerState("", asyncio.Event(), ())
+    server = ServerState("", Broadcast(), ())
     server.up(upstream)
     return server

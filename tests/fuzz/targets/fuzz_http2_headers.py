@@ -28,7 +28,7 @@ def check(data: bytes) -> None:
 
 
 def read(blocks: list[bytes], known: KnownBlocks, forbidden_from: int) -> list[Fields | None]:
-    """Of one connection: the fields of each block, None and the end where one is refused."""
+    """Return the fields of each block on one connection, None and the end where one is refused."""
     decoder, seen = HeaderDecoder(known, max_bytes=16 << 10), []
     for number, block in enumerate(blocks):
         if number == forbidden_from:

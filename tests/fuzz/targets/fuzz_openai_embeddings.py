@@ -45,7 +45,7 @@ def compare_pieces(data: bytes, *, is_taken: bool) -> None:
 
 
 def names_of(data: bytes) -> list[str]:
-    """Of the outermost object; where two are the same the last counts, and a first may be anything."""
+    """Names in the outermost object; where two are the same the last counts, and a first may be anything."""
     return [name for name, _ in json.loads(data, object_pairs_hook=lambda pairs: pairs)]
 
 

@@ -12,6 +12,7 @@ from control_plane.admin.api import make_admin_api
 from control_plane.admin.events.feed import EventFeed
 from control_plane.admin.events.logs import LogReaders
 from control_plane.admin.events.subscriptions import Subscriptions
+from control_plane.admin.services import AdminServices
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
@@ -87,7 +88,7 @@ class Bench:
         self.access = Access(self.known, authentication if self.authentication else None)
         objects = Objects(state, now_s=self.clock)
         self.rollouts = Rollouts(objects, self.known, ContractReader(self._reading), now_s=self.clock, wait_s=0.0)
-        self.app = make_admin_api(
+        services = AdminServices(
             models=self.models,
             servers=self.servers,
             access=self.access,
@@ -98,14 +99,13 @@ class Bench:
             usage=UsageService(self.usage, lambda: self.known.prices.values()),
             trail=self.trail,
             known=self.known,
-            version="1.2.3",
             degraded=lambda: self.degraded,
             rollouts=self.rollouts,
             events=self.events,
             subscriptions=self.subscriptions,
             records=self.records,
-            console=self.console,
         )
+        self.app = make_admin_api(services, version="1.2.3", console=self.console)
 
     async def _reading(self, model: str) -> FakeUpstream:
         return self.upstream

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from math import inf
 
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits, Ticket
@@ -16,9 +18,27 @@ def ticket(tenant: str = "a", *, cost: float = 1.0) -> Ticket:
     return Ticket(tenant=tenant, weight=1.0, priority=0, cost=cost)
 
 
+@dataclass
+class Held:
+    """Slot of a request that did not wait in the queue, as a permit holds it."""
+
+    sent_s: float
+    deadline_s: float
+    ahead: float = 0.0
+    cost: float = 1.0
+    has_left: bool = False
+    ticket: Ticket | None = None
+
+
+def release(slots: ConcurrencyLimiter, tenant: str, *, held_s: float, ahead: float = 0.0, allowed_s: float = inf) -> None:
+    """Give a tenant's slot back that Triton had for so long (0: never), of `allowed_s` until the request's deadline."""
+    now_s = slots._now_s()
+    slots.release(tenant, Held(now_s - held_s, now_s - held_s + allowed_s, ahead), now_s)
+
+
 def give(slots: ConcurrencyLimiter, held_s: float = 1.0) -> None:
     """Give one of the held slots back."""
-    slots.release(next(iter(slots._held)), cost=1.0, held_s=held_s)
+    release(slots, next(iter(slots._held)), held_s=held_s)
 
 
 class Bench:

@@ -12,7 +12,7 @@ from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, Slot
 from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.telemetry.shed_reason import ShedReason
 from tests.aio import hold_up, settle
-from tests.unit.admission.concurrency_limiter_bench import Bench, Task, give, ticket
+from tests.unit.admission.concurrency_limiter_bench import Bench, Task, give, release, ticket
 
 pytestmark = pytest.mark.virtual_time
 
@@ -90,10 +90,10 @@ class TestDeadlines:
         now_s = 0.0
         slots = ConcurrencyLimiter(SlotLimits(9, 9), QueueLimits(), lambda: now_s)
         assert slots.try_acquire("a", deadline_s=15.0)
-        slots.release("a", cost=1.0, held_s=10.0, allowed_s=30.0)
+        release(slots, "a", held_s=10.0, allowed_s=30.0)
         now_s = 3.0  # when it is believed
         assert [slots.try_acquire("a", deadline_s=5.0) for _ in range(2)] == [True, True]  # nothing has been in danger
-        slots.release("a", cost=1.0, held_s=20.0, ahead=1.0, allowed_s=30.0)
+        release(slots, "a", held_s=20.0, ahead=1.0, allowed_s=30.0)
         assert not slots.try_acquire("a", deadline_s=5.0)
         assert slots.try_acquire("a", deadline_s=50.0)
         now_s = 14.0
@@ -113,12 +113,12 @@ class TestDeadlines:
             while slots.try_acquire("patient", deadline_s=loop.time() + 10.0):
                 count += 1
             for _ in range(count):
-                slots.release("patient", cost=1.0, held_s=0.0)
+                release(slots, "patient", held_s=0.0)
             return count
 
         for ahead in (0.0, *[9.0] * 50):  # 10 ms each, one after the other
             assert slots.try_acquire("patient")
-            slots.release("patient", cost=1.0, held_s=0.01 * (ahead + 1.0), ahead=ahead, allowed_s=0.15)
+            release(slots, "patient", held_s=0.01 * (ahead + 1.0), ahead=ahead, allowed_s=0.15)
             await asyncio.sleep(0.01)
         before = sent()
         assert 10 <= before <= 15
@@ -126,14 +126,14 @@ class TestDeadlines:
             slots.try_acquire("patient")
         await slots.acquire(ticket("hasty"), loop.time() + allowed_s)
         for _ in range(slots._held["patient"]):
-            slots.release("patient", cost=1.0, held_s=0.0)
+            release(slots, "patient", held_s=0.0)
         assert (sent() < before / 2) is holds_others_back
 
     async def test_an_idle_model_is_tried_whatever_it_took_before(self) -> None:
         now_s = 0.0
         slots = ConcurrencyLimiter(SlotLimits(9, 9), QueueLimits(), lambda: now_s)
         assert slots.try_acquire("a")
-        slots.release("a", cost=1.0, held_s=10.0, allowed_s=1.0)
+        release(slots, "a", held_s=10.0, allowed_s=1.0)
         now_s = 3.0  # when it is believed
         assert [slots.try_acquire("a", deadline_s=4.0) for _ in range(2)] == [True, False]
 
@@ -339,7 +339,7 @@ async def test_no_slot_is_lost_where_some_pass_the_queue_and_the_limit_changes(c
             if event == "come":
                 tasks.create_task(come(tenant))
             elif event == "give" and holders:
-                slots.release(holders.pop(0), cost=1.0, held_s=0.1)
+                release(slots, holders.pop(0), held_s=0.1)
             elif event == "time":
                 await asyncio.sleep(1.0)
             if settles:
@@ -347,6 +347,6 @@ async def test_no_slot_is_lost_where_some_pass_the_queue_and_the_limit_changes(c
                 assert len(holders) == slots._taken <= 9
                 assert Counter(holders) == slots._held
     while holders:
-        slots.release(holders.pop(), cost=1.0, held_s=0.1)
+        release(slots, holders.pop(), held_s=0.1)
     assert slots.are_idle
     assert not slots._held

@@ -11,7 +11,7 @@ import pytest
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
 from tests.aio import settle
-from tests.unit.admission.concurrency_limiter_bench import Task, give, ticket
+from tests.unit.admission.concurrency_limiter_bench import Task, give, release, ticket
 
 pytestmark = pytest.mark.virtual_time
 
@@ -137,7 +137,7 @@ class TestLearning:
                     await slots.acquire(ticket(tenant), loop.time() + 1000.0)
                 async with model:
                     await asyncio.sleep(0.005)
-                slots.release(tenant, cost=1.0, held_s=0.1)
+                release(slots, tenant, held_s=0.1)
 
         async with asyncio.TaskGroup() as tasks:
             for number in range(150):

@@ -115,7 +115,7 @@ def faults(version: str, it: Mapping[str, Any]) -> tuple[str, ...]:
 
 @cache
 def _faults(version: str, text: str) -> tuple[str, ...]:
-    """Of an object as JSON: overlays have most of theirs in common."""
+    """Faults of an object in JSON, kept since overlays have most objects in common."""
     it = json.loads(text)
     api_version, kind = it["apiVersion"], it["kind"]
     if (spec := CUSTOM.get((api_version, kind))) is not None:

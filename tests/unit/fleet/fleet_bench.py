@@ -153,7 +153,7 @@ class FakeTiers:
     described: FakeDescriptions
     fetch_s: float = 10.0
     verify_s: float = 0.0
-    """Of what is warm, each time."""
+    """How long it takes to verify what is warm, each time."""
     failures: dict[str, ControlPlaneError] = field(default_factory=dict)
     fetched: list[str] = field(default_factory=list)
     pins: Counter[str] = field(default_factory=Counter)

@@ -19,7 +19,7 @@ from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.domain.leadership.report import Wanted
-from control_plane.fleet.fleet_service import FleetService
+from control_plane.fleet.fleet_service import FleetOptions, FleetService
 from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.models.model_service import ModelService
@@ -69,9 +69,7 @@ class Bench:
             LeaderElection(LocalLease() if shared is None else FakeLeaseStore(shared.record), holder=uuid4().hex, now_s=self.now_s),
             memory=FakeFleetMemory() if shared is None else shared.memory,
             channel=None if shared is None else shared.line,
-            budget_bytes=100,
-            wait_s=30.0,
-            load_timeout_s=300.0,
+            options=FleetOptions(budget_bytes=100, load_timeout_s=300.0, wait_s=30.0),
             now_s=self.now_s,
         )
         self.list = FakeServerList([listed(name) for name in names])

@@ -14,7 +14,7 @@ from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Blob, Job, JobState
 from control_plane.jobs.domain.transitions import RetryPolicy
 from control_plane.jobs.jobs import Jobs, Submission
-from control_plane.jobs.ports import Bounds, JobBackend, Load
+from control_plane.jobs.ports import Bounds, JobBackend, JobTotals
 from tests.fakes.jobs import ROOMY, job
 from tests.unit.jobs.world import CALLER, WANTED, world
 
@@ -103,7 +103,7 @@ async def test_a_body_that_a_full_disk_has_ended_takes_no_room_from_the_next(tmp
             return None
 
     async with world(tmp_path) as here:
-        jobs = here.jobs(bounds=Bounds(Load(9, 4), Load(9, 4)))
+        jobs = here.jobs(bounds=Bounds(JobTotals(9, 4), JobTotals(9, 4)))
         wanted = Submission(model="m", target="/v2/models/m/infer", headers=(), body=b"body", rest=Rest())
         spool = here.spool.receive
 

@@ -13,7 +13,7 @@ from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.domain.job import STILL_S, Job, JobState
 from control_plane.jobs.domain.transitions import RetryPolicy, claimed, renewed
 from control_plane.jobs.jobs import Jobs
-from control_plane.jobs.ports import Load
+from control_plane.jobs.ports import JobTotals
 from tests.unit.jobs.world import CALLER, world
 
 
@@ -151,7 +151,7 @@ async def test_who_submits_and_cancels_in_a_loop_keeps_a_bounded_number(tmp_path
     async with world(tmp_path) as here:
         ids = [(await here.jobs().cancel(CALLER, (await here.submit(number)).id)).id for number in range(8)]
         still_open = await here.submit(9)
-        await here.sweeper(kept=Load(3, 1 << 30)).sweep()
+        await here.sweeper(kept=JobTotals(3, 1 << 30)).sweep()
         left = await here.store.jobs_of(None, state=None, before="", limit=99)
         assert [job.id for job in left] == [still_open.id, *reversed(ids[-3:])], "the oldest are gone, and nothing that is open"
 

@@ -20,7 +20,7 @@ from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.domain.transitions import RetryPolicy
 from control_plane.jobs.jobs import Jobs, Submission
-from control_plane.jobs.ports import Bounds, JobBackend, Load
+from control_plane.jobs.ports import Bounds, JobBackend, JobTotals
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
 from tests.fakes.jobs import PLENTY, ROOMY, FakeCompute, FakeUsage
@@ -130,7 +130,9 @@ class World:
             today_s=self.now_s,
         )
 
-    def sweeper(self, fate: Fate | None = None, *, store: Any = None, queue: Any = None, kept: Load = PLENTY, **others: Any) -> Sweeper:
+    def sweeper(
+        self, fate: Fate | None = None, *, store: Any = None, queue: Any = None, kept: JobTotals = PLENTY, **others: Any
+    ) -> Sweeper:
         given: dict[str, Any] = {"now_s": self.now_s} | others
         backend, usage = self.backend(fate, store=store, queue=queue), (fate or Fate()).of(self.usage)
         return Sweeper(backend, usage=usage, policy=self.policy, kept=kept, today_s=self.now_s, **given)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import StartupError, UpstreamUnavailable
 from control_plane.node.attachment import NodeHealthCheck
 from control_plane.node.domain.fence import Term
@@ -47,7 +48,7 @@ async def attached(
     gateway = bench.gateway()
     gateway.run.cancel()  # the health check runs the connection
     await asyncio.wait([gateway.run])
-    made = Attached(bench, gateway, ServerState("s0", asyncio.Event(), ()), serves_http=serves_http)
+    made = Attached(bench, gateway, ServerState("s0", Broadcast(), ()), serves_http=serves_http)
     term = Term("fleet", 1) if is_leader else None
     health = NodeHealthCheck(gateway.node, connect=made.connect, servers=made.member, term=lambda: term, start_timeout_s=start_timeout_s)
     made.running = asyncio.get_running_loop().create_task(health.run())

@@ -113,7 +113,7 @@ class Bench:
     log: FakeAuditLog
     is_leader: bool = True
     turns: Turns = field(default_factory=Turns)
-    """Of resources that are applied, and of statuses that are written."""
+    """Turns in which resources are applied, and statuses written."""
 
     def leads(self) -> bool:
         self.turns.note()

@@ -17,7 +17,7 @@ from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.regions.domain.region import Region
-from control_plane.regions.domain.verdict import Verdict
+from control_plane.regions.domain.verdict import RegionVerdict
 from control_plane.regions.regions import PROBE_EVERY_S, PROBE_TIMEOUT_S, Regions
 from control_plane.triton.ports import HttpStream
 from tests.aio import settle
@@ -109,7 +109,7 @@ async def test_the_nearest_answers_and_its_name_is_noted() -> None:
         assert answer is not None
         assert (answer.head, running.region) == (b"near", "near")
         assert made.links["near"].got == [pytest.approx(0.95)], "the way takes some of its time"
-        assert made.regions.totals == {("near", Verdict.ANSWERED): 1}
+        assert made.regions.totals == {("near", RegionVerdict.ANSWERED): 1}
 
 
 async def test_one_that_freezes_is_noticed_within_two_seconds_and_its_requests_are_given_up() -> None:
@@ -268,7 +268,7 @@ async def test_a_caller_that_leaves_takes_its_request_along() -> None:
             assert made.regions.standings[0].in_flight == 1
             asking.cancel()
         assert made.regions.standings[0].in_flight == 0
-        assert made.regions.totals == {("one", Verdict.LEFT): 1}
+        assert made.regions.totals == {("one", RegionVerdict.LEFT): 1}
 
 
 async def test_one_that_says_that_it_is_not_ready_gets_nothing_new_and_keeps_what_it_has() -> None:

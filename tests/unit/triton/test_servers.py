@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from control_plane.concurrency.broadcast import Broadcast
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.triton.ports import Upstream
 from control_plane.triton.server_state import ServerState
@@ -55,7 +56,7 @@ def test_up_and_down() -> None:
 
 def test_while_it_is_down_callers_are_told_when_it_should_be_up() -> None:
     clock = [0.0]
-    server = ServerState("t", asyncio.Event(), (), now_s=lambda: clock[0])
+    server = ServerState("t", Broadcast(), (), now_s=lambda: clock[0])
 
     def told_at(now_s: float) -> float:
         clock[0] = now_s

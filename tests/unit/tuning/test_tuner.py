@@ -47,7 +47,7 @@ class Lab:
 def test_the_best_that_beats_the_default_is_recommended() -> None:
     lab = Lab()
     result = run_in_virtual_time(lab.tuner.run())
-    assert result.verdict.recommended == TWO
+    assert result.recommendation.candidate == TWO
     assert list(result.screened) == [DEFAULT, TWO, FOUR, TWO.changed(Knob.QUEUE_DELAY, 500)]
     assert {candidate: len(rounds) for candidate, rounds in result.rounds.items()} == dict.fromkeys((DEFAULT, TWO, FOUR), FINAL_ROUNDS)
     assert not result.failures
@@ -56,7 +56,7 @@ def test_the_best_that_beats_the_default_is_recommended() -> None:
 
 def test_what_does_not_beat_it_is_not() -> None:
     lab = Lab(load=lambda _, concurrency: Level(concurrency, 100.0, 1.0, 5.0))
-    assert run_in_virtual_time(lab.tuner.run()).verdict.recommended == DEFAULT
+    assert run_in_virtual_time(lab.tuner.run()).recommendation.candidate == DEFAULT
 
 
 def test_one_server_at_a_time_until_the_finals_and_each_is_warmed_up_at_the_highest_load() -> None:
@@ -89,7 +89,7 @@ def test_one_that_cannot_be_served_is_told_and_the_rest_goes_on() -> None:
     result = run_in_virtual_time(lab.tuner.run())
     assert result.failures == {TWO: "no memory"}
     assert result.screened[TWO] == ()
-    assert result.verdict.recommended == FOUR
+    assert result.recommendation.candidate == FOUR
 
 
 def test_one_that_fails_in_the_finals_is_left_out_of_them() -> None:
@@ -98,7 +98,7 @@ def test_one_that_fails_in_the_finals_is_left_out_of_them() -> None:
     result = run_in_virtual_time(lab.tuner.run())
     assert result.failures == {TWO: "it broke"}
     assert list(result.rounds) == [DEFAULT, FOUR]
-    assert result.verdict.recommended == FOUR
+    assert result.recommendation.candidate == FOUR
 
 
 @pytest.mark.parametrize("call", [pytest.param(0, id="warming up"), pytest.param(2, id="measuring"), pytest.param(15, id="in the finals")])
@@ -122,7 +122,7 @@ def test_one_that_never_becomes_ready_costs_the_budget_and_no_more() -> None:
     lab.servers.hanging.add(FOUR)
     result = run_in_virtual_time(lab.tuner.run())
     assert "within 100 s (--budget-s)" in result.failures[FOUR]
-    assert result.verdict.recommended == DEFAULT
+    assert result.recommendation.candidate == DEFAULT
 
 
 def test_a_default_that_never_becomes_ready_is_an_error() -> None:
@@ -136,7 +136,7 @@ def test_nothing_to_turn_is_measured_and_said() -> None:
     lab = Lab(axes=())
     result = run_in_virtual_time(lab.tuner.run())
     assert list(result.screened) == [DEFAULT]
-    assert result.verdict.recommended == DEFAULT
+    assert result.recommendation.candidate == DEFAULT
 
 
 @pytest.mark.parametrize("budget_s", [30.0, 40.0, 60.0, 200.0])
@@ -155,8 +155,8 @@ def test_the_budget_bounds_the_time(budget_s: float) -> None:
 
 def test_a_budget_for_nothing_recommends_the_default_and_says_why() -> None:
     result = run_in_virtual_time(Lab(budget_s=5.0).tuner.run())
-    assert result.verdict.recommended == DEFAULT
-    assert "raise --budget-s" in result.verdict.reason
+    assert result.recommendation.candidate == DEFAULT
+    assert "raise --budget-s" in result.recommendation.reason
 
 
 def test_progress_never_goes_back_and_ends_at_what_it_expects() -> None:

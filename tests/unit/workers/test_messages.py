@@ -32,8 +32,8 @@ from control_plane.workers.messages.from_workers import (
     LoadModel,
     ReadIndex,
     RequestsEnded,
+    SilenceSuspected,
     StartFailed,
-    Suspect,
     TenantsTold,
     UnloadModel,
 )
@@ -99,7 +99,7 @@ MESSAGES: list[Message] = [
     DrawTokens(8, "t\u00e4", 0.5, 3.0, 2, -1),
     TokensDrawn(8, 1, 2.5),
     Charges([], 7),
-    Suspect("triton-1", "a", 12.5),
+    SilenceSuspected("triton-1", "a", 12.5),
     FindingShared("a", bytes(range(224, 256)), Record(("triton-0", "triton-1"), 72.5, Verdict.GUILTY), is_stub=True),
     FindingShared("a", b"d", None),
     HangSuspected("a", b"d", 12.5),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -11,19 +10,7 @@ import pytest
 from control_plane.admin.events.feed import MAX_READERS_OF_ONE
 from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
-from tests.wire.admin.admin import admin_server
 from tests.wire.admin.admin_events_bench import events
-
-
-@pytest.fixture
-def served() -> Iterator[tuple[Bench, httpx.Client, str]]:
-    bench = Bench(authentication=True)
-    key = bench.make_key()
-    with (
-        admin_server(bench) as url,
-        httpx.Client(base_url=url, verify=False, headers={"authorization": f"Bearer {key}"}, timeout=20) as client,
-    ):
-        yield bench, client, key
 
 
 def test_what_happens_comes_at_once_and_a_broken_stream_goes_on(served: tuple[Bench, httpx.Client, str]) -> None:
@@ -49,23 +36,25 @@ def test_the_events_that_are_kept_and_no_more(served: tuple[Bench, httpx.Client,
     assert [each["event"] for each in events(response)] == ["test.one"]
 
 
-def test_one_caller_has_so_many_and_a_closed_one_is_free_again(served: tuple[Bench, httpx.Client, str]) -> None:
+@pytest.mark.parametrize(("path", "other"), [("/events", "/events"), ("/events/usage", "/events/audit")])
+def test_one_caller_has_so_many_and_a_closed_one_is_free_again(served: tuple[Bench, httpx.Client, str], path: str, other: str) -> None:
     _, client, _ = served
-    opened = [client.send(client.build_request("GET", "/events"), stream=True) for _ in range(MAX_READERS_OF_ONE)]
-    refused = client.get("/events")
+    opened = [client.send(client.build_request("GET", path), stream=True) for _ in range(MAX_READERS_OF_ONE)]
+    refused = client.get(other)
     assert (refused.status_code, refused.json()["code"]) == (503, "overloaded")
     for response in opened:
         response.close()
     for _ in range(200):
-        if client.get("/events?follow=false").status_code == 200:
+        if client.get(f"{path}?follow=false").status_code == 200:
             break
     else:
         pytest.fail("streams whose reader has left are never given back")
 
 
-def test_a_stream_ends_when_its_key_is_revoked(served: tuple[Bench, httpx.Client, str]) -> None:
+@pytest.mark.parametrize("path", ["/events", "/events/usage"])
+def test_a_stream_ends_when_its_key_is_revoked(served: tuple[Bench, httpx.Client, str], path: str) -> None:
     bench, client, key = served
-    with client.stream("GET", "/events") as response:
+    with client.stream("GET", path) as response:
         run(bench.keys.revoke(key.split("_")[1]))
         told = list(events(response))
     assert [each["data"] for each in told] == [{"error": "the API key is not valid"}]

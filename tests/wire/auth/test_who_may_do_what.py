@@ -234,7 +234,7 @@ async def test_code_of_ones_own_may_be_loaded_by_administrators_only(shown: str)
 
 
 async def test_a_large_load_is_read_for_administrators_only() -> None:
-    """Of a hundred megabytes the parser would take a second, in which nobody else is served."""
+    """For a hundred megabytes the parser would take a second, in which nobody else is served."""
     size, key = 1 << 21, SHOWN["repository"]
     head = b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: h\r\nx-api-key: %b\r\nContent-Length: %d\r\n\r\n"
 

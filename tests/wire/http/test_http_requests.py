@@ -102,7 +102,7 @@ class TestConnection:
 
     @pytest.mark.parametrize("origin", [b"http://localhost", b"HTTP://user@h:x", b"http://[", b"http://a_b"])
     def test_of_a_target_in_absolute_form_triton_gets_the_path(self, origin: bytes) -> None:
-        """Of a host that it cannot read it closes the connection, which would pass for its death."""
+        """For a host that it cannot read Triton closes the connection, which would pass for its death."""
         answers, (sent,) = ask(infer_request().replace(b"POST ", b"POST " + origin), LIVE)
         assert [answer.status for answer in answers] == [200, 200]
         assert sent.target == b"/v2/models/m/infer"

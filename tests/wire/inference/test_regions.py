@@ -18,7 +18,7 @@ from control_plane.objects.domain.tenant import LOCAL, Tenant
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.regions.adapters.region_client import RegionClient
 from control_plane.regions.domain.region import Region
-from control_plane.regions.domain.verdict import Verdict
+from control_plane.regions.domain.verdict import RegionVerdict
 from control_plane.regions.regions import Regions
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
 from tests.wire.gateway import INFER, LIMITS, Answer, Gateway, gateway
@@ -78,7 +78,7 @@ async def test_its_callers_key_goes_with_it_and_no_further() -> None:
         answer = await ask(here, key(1), "x-seen: yes", "x-other: no", "tidegate-timeout-ms: 5000", "x-forwarded-for: 1.2.3.4")
         assert (answer.status, answer.body) == (200, INFER)
         assert b"\r\ntidegate-region: there\r\n" in answer.head
-        assert regions.totals == {("there", Verdict.ANSWERED): 1}
+        assert regions.totals == {("there", RegionVerdict.ANSWERED): 1}
         (got,) = there.upstream.http.requests
         names = {name.lower() for name, _ in got.headers}
         assert {b"tidegate-hop", b"x-seen", b"x-api-key", b"tidegate-timeout-ms"} <= names
@@ -129,7 +129,7 @@ async def test_what_was_lost_at_its_triton_is_not_said_to_be_refused() -> None:
         there.upstream.http.answer = ends
         answer = await ask(here, key(1))
         assert (answer.status, b"region there has failed the request, which it may have computed" in answer.body) == (503, True)
-        assert regions.totals == {("there", Verdict.FAILED): 1}
+        assert regions.totals == {("there", RegionVerdict.FAILED): 1}
 
 
 async def test_a_model_that_only_the_other_region_has_is_computed_there() -> None:
@@ -189,7 +189,7 @@ async def test_over_grpc_its_callers_key_goes_with_it_too() -> None:
         assert b"x-other" not in names
         assert got.head.timeout_s is not None
         assert 4.0 < got.head.timeout_s < 5.1  # gRPC's own client rounds it up, to 5.01 s
-        assert regions.totals == {("there", Verdict.ANSWERED): 1}
+        assert regions.totals == {("there", RegionVerdict.ANSWERED): 1}
         there.upstream.grpc.requests.clear()
         await here.failure(message=infer_message(), metadata=(*metadata, ("tidegate-hop", "elsewhere")))
         assert not there.upstream.grpc.requests
@@ -204,7 +204,7 @@ async def test_over_grpc_an_unknown_key_there_is_a_refusal_here() -> None:
         here.servers.down("Triton is gone")
         error = await here.failure(message=infer_message(), metadata=(("x-api-key", key_text(1)),))
         assert (error.code(), "Triton is gone" in (error.details() or "")) == (grpc.StatusCode.UNAVAILABLE, True)
-        assert regions.totals == {("there", Verdict.UNAUTHENTICATED): 1}
+        assert regions.totals == {("there", RegionVerdict.UNAUTHENTICATED): 1}
 
 
 async def test_nobody_there_to_talk_to_is_a_refusal_here() -> None:
@@ -215,7 +215,7 @@ async def test_nobody_there_to_talk_to_is_a_refusal_here() -> None:
                 assert "Triton is gone" in ((await here.failure(message=infer_message())).details() or "")
             else:
                 assert b"Triton is gone" in (await ask(here)).body
-            assert regions.totals == {("there", Verdict.UNREACHABLE): 1}
+            assert regions.totals == {("there", RegionVerdict.UNREACHABLE): 1}
 
 
 async def test_one_that_was_lost_there_is_not_said_to_be_refused() -> None:

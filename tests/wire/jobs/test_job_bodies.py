@@ -19,7 +19,7 @@ import pytest
 from control_plane.core.errors import StoreUnavailable
 from control_plane.frontends.jobs.http import JobsHttp
 from control_plane.jobs.domain.job import Blob
-from control_plane.jobs.ports import Bounds, Load
+from control_plane.jobs.ports import Bounds, JobTotals
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.protocols.http1 import make_answer
@@ -162,7 +162,7 @@ async def test_what_is_refused_is_told_early_and_leaves_nothing(
     tmp_path: Path, pieces: tuple[bytes, ...], status: int, said: bytes
 ) -> None:
     room_bytes = 1_200_000 if status == 429 else 1 << 30
-    async with serving(tmp_path, bounds=Bounds(Load(9, room_bytes), Load(9, 1 << 30))) as it:
+    async with serving(tmp_path, bounds=Bounds(JobTotals(9, room_bytes), JobTotals(9, 1 << 30))) as it:
         answer = await refused(await it.frontend.connect(), *pieces)
         assert (answer.status, said in answer.body) == (status, True), answer
         assert it.left() == []
@@ -199,7 +199,7 @@ async def test_a_body_that_stands_still_is_ended(tmp_path: Path) -> None:
 
 
 async def test_bodies_at_the_same_time_share_the_tenants_room(tmp_path: Path) -> None:
-    async with serving(tmp_path, bounds=Bounds(Load(9, 3_000_000), Load(9, 1 << 30))) as it:
+    async with serving(tmp_path, bounds=Bounds(JobTotals(9, 3_000_000), JobTotals(9, 1 << 30))) as it:
         clients = [await it.frontend.connect() for _ in range(3)]
         body = body_of(1_400_000)
         answers = await asyncio.gather(*(client.ask(head(len(body)) + body) for client in clients))
@@ -208,7 +208,7 @@ async def test_bodies_at_the_same_time_share_the_tenants_room(tmp_path: Path) ->
 
 
 async def test_who_repeats_a_large_body_where_no_room_is_left_gets_his_first_answer(tmp_path: Path) -> None:
-    async with serving(tmp_path, bounds=Bounds(Load(1, 1 << 30), Load(9, 1 << 30))) as it:
+    async with serving(tmp_path, bounds=Bounds(JobTotals(1, 1 << 30), JobTotals(9, 1 << 30))) as it:
         body, key = body_of(200_000), b'Idempotency-Key: "a"'
         first, again = [await (await it.frontend.connect()).ask(head(len(body), key) + body) for _ in range(2)]
         assert orjson.loads(first.body)["id"] == orjson.loads(again.body)["id"]

@@ -20,7 +20,7 @@ from control_plane.jobs.domain.job import Job
 from control_plane.jobs.files.adapters.folder_files import FolderFiles
 from control_plane.jobs.files.callers_files import CallersFiles
 from control_plane.jobs.files.domain.place import Prefix, read_prefixes
-from control_plane.jobs.ports import Bounds, Load
+from control_plane.jobs.ports import Bounds, JobTotals
 from control_plane.objects.domain.tenant import Tenant
 from tests.fakes.governance import api_key, governance, known_state
 from tests.fakes.jobs import ROOMY
@@ -104,7 +104,7 @@ async def test_a_job_reads_its_input_and_writes_its_output(tmp_path: Path) -> No
 
 
 async def test_a_file_for_which_there_is_no_room_is_not_read(tmp_path: Path) -> None:
-    async with serving(tmp_path, bounds=Bounds(Load(9, len(INFER) - 1), Load(9, 1 << 30))) as it:
+    async with serving(tmp_path, bounds=Bounds(JobTotals(9, len(INFER) - 1), JobTotals(9, 1 << 30))) as it:
         source = f"{it.folder}/team/in.json"
         refused = await it.mine.ask("POST", "/v2/models/m/jobs", Tidegate_Job_Input=source)
         assert (refused.status, it.read) == (429, [])

@@ -13,7 +13,7 @@ import pytest
 from control_plane.core.errors import StoreUnavailable
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.jobs.domain.job import Job
-from control_plane.jobs.ports import Bounds, Load
+from control_plane.jobs.ports import Bounds, JobTotals
 from tests.fakes.governance import key_text
 from tests.fakes.jobs import ROOMY, job
 from tests.unit.jobs.world import running
@@ -185,10 +185,10 @@ async def test_header_fields_are_kept_with_a_job_up_to_a_bound_in_which_credenti
 @pytest.mark.parametrize(
     "bounds",
     [
-        pytest.param(Bounds(Load(2, 1 << 30), Load(9, 1 << 30)), id="jobs-of-tenant"),
-        pytest.param(Bounds(Load(9, 2 * len(INFER)), Load(9, 1 << 30)), id="bytes-of-tenant"),
-        pytest.param(Bounds(Load(9, 1 << 30), Load(2, 1 << 30)), id="jobs-in-all"),
-        pytest.param(Bounds(Load(9, 1 << 30), Load(9, 2 * len(INFER))), id="bytes-in-all"),
+        pytest.param(Bounds(JobTotals(2, 1 << 30), JobTotals(9, 1 << 30)), id="jobs-of-tenant"),
+        pytest.param(Bounds(JobTotals(9, 2 * len(INFER)), JobTotals(9, 1 << 30)), id="bytes-of-tenant"),
+        pytest.param(Bounds(JobTotals(9, 1 << 30), JobTotals(2, 1 << 30)), id="jobs-in-all"),
+        pytest.param(Bounds(JobTotals(9, 1 << 30), JobTotals(9, 2 * len(INFER))), id="bytes-in-all"),
     ],
 )
 async def test_beyond_the_bounds_jobs_are_refused_until_some_have_ended(tmp_path: Path, bounds: Bounds) -> None:
@@ -197,7 +197,7 @@ async def test_beyond_the_bounds_jobs_are_refused_until_some_have_ended(tmp_path
         refused = await mine.ask("POST", "/v2/models/m/jobs", INFER)
         assert refused.status == 429
         assert int(re.search(rb"Retry-After: (\d+)", refused.head)[1]) >= 1  # type: ignore[index]
-        assert (await others.ask("POST", "/v2/models/m/jobs", INFER)).status == (429 if bounds.in_all != Load(9, 1 << 30) else 202)
+        assert (await others.ask("POST", "/v2/models/m/jobs", INFER)).status == (429 if bounds.in_all != JobTotals(9, 1 << 30) else 202)
         assert len([name for name in here.files() if name == "body"]) <= 3, "of a job that is refused nothing is kept"
 
         await mine.ask("DELETE", f"/v2/jobs/{first['id']}")
@@ -208,7 +208,7 @@ async def test_beyond_the_bounds_jobs_are_refused_until_some_have_ended(tmp_path
 
 
 async def test_who_repeats_himself_where_no_room_is_left_gets_his_first_answer(tmp_path: Path) -> None:
-    async with serving(tmp_path, bounds=Bounds(Load(1, 1 << 30), Load(9, 1 << 30))) as (here, mine, _, _):
+    async with serving(tmp_path, bounds=Bounds(JobTotals(1, 1 << 30), JobTotals(9, 1 << 30))) as (here, mine, _, _):
         first = await mine.submit(Idempotency_Key="one")
         assert (await mine.submit(Idempotency_Key="one"))["id"] == first["id"]
         assert (await mine.ask("POST", "/v2/models/m/jobs", INFER, Idempotency_Key="two")).status == 429

@@ -73,7 +73,7 @@ class LeaseLimits:
         return self.ttl_s / 12
 
 
-class Request(Enum):
+class LeaseRequest(Enum):
     """The next request to the lease store."""
 
     READ = "look"
@@ -119,25 +119,25 @@ def may_begin(state: State, now_s: float, limits: LeaseLimits) -> bool:
     return isinstance(state, Leading) and state.until_s - now_s > limits.margin_s
 
 
-def next_request(state: State, now_s: float, limits: LeaseLimits) -> Request:
+def next_request(state: State, now_s: float, limits: LeaseLimits) -> LeaseRequest:
     """Return what to ask the store next; `state` must be the state `at` this time."""
     if isinstance(state, Leading):
-        return Request.RENEW
+        return LeaseRequest.RENEW
     if state.had is not None and state.had.run:
-        return Request.RESUME
-    return Request.ACQUIRE if _may_take(state, now_s, limits) else Request.READ
+        return LeaseRequest.RESUME
+    return LeaseRequest.ACQUIRE if _may_take(state, now_s, limits) else LeaseRequest.READ
 
 
-def after(state: State, request: Request, found: Lease | None, *, asked_s: float, now_s: float, limits: LeaseLimits) -> State:
+def after(state: State, request: LeaseRequest, found: Lease | None, *, asked_s: float, now_s: float, limits: LeaseLimits) -> State:
     """Return the state after an answer that came at `now_s`; `found` is None if there is no record, or if the
     store refused the change."""
-    if request is Request.READ:
+    if request is LeaseRequest.READ:
         return _after_look(state, found, now_s, limits)
     if found is None:
         return Following()
     # A renewal answered after expiry does not count: another process may have begun to rely on the lease's
     # end.
-    was_in_time = request is not Request.RENEW or isinstance(at(state, now_s), Leading)
+    was_in_time = request is not LeaseRequest.RENEW or isinstance(at(state, now_s), Leading)
     # Counted from when it was asked: the store may have written it at any time since.
     return at(Leading(found, asked_s + found.ttl_s), now_s) if was_in_time else Following(had=found)
 

@@ -11,45 +11,29 @@ stragglers. `fleet/routing/hedging` carries it out.
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
 from math import inf
 
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.domain.fleet import Fleet, Server
 from control_plane.fleet.domain.routing.latency import LatencyDistribution, Survival
 
+_LATE_PART = 0.98
+"""A request is hedged only once it is later than this part of its model's requests of its size: that bounds what hedging costs."""
+_LEAST_CHANCE = 0.5
+"""Least probability that a hedge is answered first. With it no more than half of what is hedged is in vain, and a model without
+stragglers is left alone."""
+_LEAST_ANSWERS = 200
+"""Requests of a size class before any is hedged: four are then later than 98 %."""
+_LEAST_DELAY_S = 0.002
+"""Shortest delay: less may as well be this process's own."""
+_LOOK_AGAIN_S = 0.001
+"""How soon an idle server is looked for again, at first; after twice the time each further time. That is for those where other
+processes' requests have ended: of its own requests' ends a process knows at once."""
+_LINGERS_MOST_S = 1.0
+"""Longest time that a server counts as busy with what was cancelled there. Whatever takes longer may hang: the server is to be tried
+again."""
 _NEWS = 0.05
 """Part of the remembered requests that has to be new before a delay is computed anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class HedgingLimits:
-    """Limits of what is hedged, and when."""
-
-    late_part: float = 0.98
-    """Only requests that are later than this part of their model's requests of their size are hedged: that bounds
-    what hedging costs."""
-
-    least_chance: float = 0.5
-    """Least probability that a hedge is answered first. With it no more than half of what is hedged is in vain,
-    and a model without stragglers is left alone."""
-
-    least_answers: int = 200
-    """Requests of a size class before any is hedged: four are then later than 98 %."""
-
-    least_delay_s: float = 0.002
-    """Shortest delay: less may as well be this process's own."""
-
-    look_again_s: float = 0.001
-    """How soon an idle server is looked for again, at first; after twice the time each further time. That is for those
-    where other processes' requests have ended: of its own requests' ends a process knows at once."""
-
-    lingers_most_s: float = 1.0
-    """Longest time that a server counts as busy with what was cancelled there. Whatever takes longer may hang: the
-    server is to be tried again."""
-
-
-_DEFAULT = HedgingLimits()
 
 
 def size_class(call: InferCall) -> int:
@@ -80,70 +64,69 @@ def idle_server(fleet: Fleet, model: str, *, avoid: Container[str], pool: str | 
     return fleet.servers[min(idle)[3]] if idle else None
 
 
-def looks_again_after_s(looks: int, limits: HedgingLimits = _DEFAULT) -> float:
+def looks_again_after_s(looks: int) -> float:
     """Return after which time an idle server is looked for again, after so many looks."""
-    return float(limits.look_again_s * 2 ** (looks - 1))
+    return float(_LOOK_AGAIN_S * 2 ** (looks - 1))
 
 
-def lingers_s(took_s: float, limits: HedgingLimits = _DEFAULT) -> float:
+def lingers_s(took_s: float) -> float:
     """Return how long a server counts as busy with a request that was cancelled `took_s` after it was sent there: few
     models heed that, and Triton does not say when they have ended."""
-    return min(limits.lingers_most_s, took_s)
+    return min(_LINGERS_MOST_S, took_s)
 
 
-def hedge_after_s(survival: Survival, limits: HedgingLimits = _DEFAULT) -> float:
+def hedge_after_s(survival: Survival) -> float:
     """Return the delay of a hedge: the shortest time, beyond nearly all answers, at which a request is more likely
     than not to take longer than a new one, sent then; infinite if there is none."""
-    late_s, new_s = survival.quantile_s(limits.late_part), survival.quantile_s(0.5)
+    late_s, new_s = survival.quantile_s(_LATE_PART), survival.quantile_s(0.5)
     for time_s, part in zip(survival.times_s, survival.parts, strict=True):
         # The last bucket has the slowest request ever seen: there is nobody beyond it for whom to wait.
-        if time_s >= late_s and part > 0.0 and survival.after(time_s + new_s) >= limits.least_chance * part:
-            return max(time_s, limits.least_delay_s)
+        if time_s >= late_s and part > 0.0 and survival.after(time_s + new_s) >= _LEAST_CHANCE * part:
+            return max(time_s, _LEAST_DELAY_S)
     return inf
 
 
 class HedgeDelays:
     """Hedge delays by model and size class, as one process's own requests show them."""
 
-    def __init__(self, limits: HedgingLimits = _DEFAULT) -> None:
-        self._limits = limits
-        self._kinds: dict[str, dict[int, _Kind]] = {}
+    def __init__(self) -> None:
+        self._classes: dict[str, dict[int, _SizeClass]] = {}
 
     def note_answer(self, model: str, size: int, took_s: float) -> None:
         """Count a request that was answered by the server that it was first sent to."""
-        self._kind(model, size).latencies.note_answer(took_s)
+        self._class_of(model, size).latencies.note_answer(took_s)
 
     def note_censored(self, model: str, size: int, waited_s: float) -> None:
         """Count a request whose hedge was answered first, after the first server had had it for `waited_s`."""
-        self._kind(model, size).latencies.note_censored(waited_s)
+        self._class_of(model, size).latencies.note_censored(waited_s)
 
     def delay_s(self, model: str, size: int) -> float:
         """Return after which time a request is hedged; infinite if never, or too little is known."""
-        return self._kind(model, size).delay_s(self._limits)
+        return self._class_of(model, size).delay_s()
 
     def expected_s(self, model: str, size: int) -> float:
         """Return the mean latency at one server, as if nothing had been sent to a second one; infinite if too little is
         known. What a model is charged for, and Triton's own mean, fall with what is cancelled. While requests go to two
         servers it is rather too long than too short, as losers count as out at the end of their winners' bucket."""
-        kind = self._kind(model, size)
-        kind.delay_s(self._limits)
-        return kind.expected_s
+        found = self._class_of(model, size)
+        found.delay_s()
+        return found.expected_s
 
     def retain_only(self, models: Container[str]) -> None:
         """Forget all models but these."""
-        self._kinds = {model: kinds for model, kinds in self._kinds.items() if model in models}
+        self._classes = {model: classes for model, classes in self._classes.items() if model in models}
 
-    def _kind(self, model: str, size: int) -> _Kind:
-        kinds = self._kinds.get(model)
-        if kinds is None:
-            kinds = self._kinds[model] = {}
-        kind = kinds.get(size)
-        if kind is None:
-            kind = kinds[size] = _Kind()
-        return kind
+    def _class_of(self, model: str, size: int) -> _SizeClass:
+        classes = self._classes.get(model)
+        if classes is None:
+            classes = self._classes[model] = {}
+        found = classes.get(size)
+        if found is None:
+            found = classes[size] = _SizeClass()
+        return found
 
 
-class _Kind:
+class _SizeClass:
     """One model's requests of one size class: their latencies, and what follows from them, computed anew now and
     then."""
 
@@ -154,12 +137,12 @@ class _Kind:
         self.expected_s = self._delay_s = inf
         self._computed_at = 0.0
 
-    def delay_s(self, limits: HedgingLimits) -> float:
+    def delay_s(self) -> float:
         latencies = self.latencies
         if latencies.noted >= self._computed_at:
-            if latencies.count < limits.least_answers:
+            if latencies.count < _LEAST_ANSWERS:
                 return inf
             survival = latencies.survival()
-            self.expected_s, self._delay_s = survival.mean_s, hedge_after_s(survival, limits)
+            self.expected_s, self._delay_s = survival.mean_s, hedge_after_s(survival)
             self._computed_at = latencies.noted + _NEWS * latencies.count
         return self._delay_s

@@ -20,7 +20,7 @@ class Length(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class WorkloadClass:
     """Class of requests with regard to server pools."""
 
     length: Length
@@ -68,14 +68,14 @@ def classify(
     priority: int,
     long_units: float | None = None,
     limits: WorkloadLimits = _DEFAULT,
-) -> Workload:
+) -> WorkloadClass:
     """Classify a request; `cost_units` is None if its cost is unknown, `long_units` None if no threshold has
     been learned yet."""
     if cost_units is not None:
         is_long = cost_units > (limits.long_units if long_units is None else long_units)
     else:
         is_long = rows > limits.long_rows or size_bytes > limits.long_bytes
-    return Workload(Length.LONG if is_long else Length.SHORT, priority >= limits.urgent_from)
+    return WorkloadClass(Length.LONG if is_long else Length.SHORT, priority >= limits.urgent_from)
 
 
 def learned_threshold(threshold_units: float, cost_units: float) -> float:
@@ -90,7 +90,7 @@ def learned_threshold(threshold_units: float, cost_units: float) -> float:
     return exp(log(threshold_units) + _STEP * (_SHORT_PART if cost_units > threshold_units else _SHORT_PART - 1.0))
 
 
-def pool_for(workload: Workload, pools: Collection[str]) -> str | None:
+def pool_for(workload: WorkloadClass, pools: Collection[str]) -> str | None:
     """Return the workload's best pool among those that have a server up; None if there is none, and so all
     servers take its requests."""
     return next((pool for pool in workload.pools if pool in pools), None)

@@ -18,6 +18,7 @@ import pytest
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits, Ticket
 from tests.aio import run_in_virtual_time
+from tests.unit.admission.concurrency_limiter_bench import release
 
 CALLERS, FLOOD = 8, 50 * 8
 _SETTLES_S, _MEASURED_S = 5.0, 2.0
@@ -104,7 +105,7 @@ def share(model: Model, *, loud: int, quiet: int = CALLERS, gateways: int = 1) -
                 turn_s = loop.time()
                 await asyncio.sleep(_WAY_S * random.uniform(0.5, 1.5))
                 await server.infer()
-                at.release(tenant, cost=1.0, held_s=loop.time() - turn_s)
+                release(at, tenant, held_s=loop.time() - turn_s)
                 if _SETTLES_S < loop.time() < _SETTLES_S + _MEASURED_S:
                     result.per_s += 1 / _MEASURED_S
                     if tenant == "quiet":

@@ -27,3 +27,22 @@ def url(bench: Bench) -> Iterator[tuple[str, str]]:
 def where(monkeypatch: pytest.MonkeyPatch, url: tuple[str, str]) -> tuple[str, str]:
     monkeypatch.setenv("TIDEGATE_API_KEY", url[1])
     return "--admin-url", url[0]
+
+
+@pytest.fixture(scope="module")
+def keyless_served() -> Iterator[tuple[Bench, str]]:
+    bench = Bench()
+    with admin_server(bench) as found:
+        yield bench, found
+
+
+@pytest.fixture
+def keyless(keyless_served: tuple[Bench, str]) -> Bench:
+    """An admin API that asks for no keys, and has no objects yet."""
+    keyless_served[0].forget()
+    return keyless_served[0]
+
+
+@pytest.fixture
+def at_keyless(keyless: Bench, keyless_served: tuple[Bench, str]) -> tuple[str, str]:
+    return "--admin-url", keyless_served[1]

@@ -25,7 +25,7 @@ class Pod:
     """(protocol, number, name) of each port that it listens on."""
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
-    """Of one outside the cluster."""
+    """Address of an end outside the cluster; empty for a pod."""
 
 
 SUBSCRIBES = {"tidegate.io/events": "subscriber"}

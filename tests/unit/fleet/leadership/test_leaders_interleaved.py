@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import ModelFacts, Server
-from control_plane.fleet.domain.leadership.election import Following, Leading, Request, after, next_request
+from control_plane.fleet.domain.leadership.election import Following, Leading, LeaseRequest, after, next_request
 from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.leadership.election import LeaderElection
 from control_plane.fleet.loading.load_plans import LoadPlans
@@ -163,7 +163,7 @@ class BelievesFromTheAnswerOn(LeaderElection):
     async def _turn(self) -> None:
         request = next_request(self._state, self._now_s(), self._limits)
         found, now_s = await self._ask(request), self._now_s()
-        if found is not None and request is not Request.READ:
+        if found is not None and request is not LeaseRequest.READ:
             self._become(Leading(found, now_s + found.ttl_s))
         else:
             self._become(after(self._state, request, found, asked_s=now_s, now_s=now_s, limits=self._limits))
@@ -175,23 +175,23 @@ class NeverLapses(LeaderElection):
 
     async def _turn(self) -> None:
         if isinstance(self._state, Leading):
-            found = await self._ask(Request.RENEW)
+            found = await self._ask(LeaseRequest.RENEW)
             self._become(Leading(found, self._now_s() + found.ttl_s) if found else Following())
         else:
             await super()._turn()
 
 
 class TakesWhatIsNotThere(LeaderElection):
-    async def _ask(self, request: Request) -> Lease | None:
-        if request is Request.ACQUIRE and isinstance(self._state, Following) and self._state.seen == FREE:
+    async def _ask(self, request: LeaseRequest) -> Lease | None:
+        if request is LeaseRequest.ACQUIRE and isinstance(self._state, Following) and self._state.seen == FREE:
             return await self._store.acquire(None, holder=self._holder, ttl_s=self._limits.ttl_s)
         found = await super()._ask(request)
-        return FREE if request is Request.READ and found is None else found
+        return FREE if request is LeaseRequest.READ and found is None else found
 
 
 class ResumesWhateverTheStoreLost(LeaderElection):
-    async def _ask(self, request: Request) -> Lease | None:
-        if request is Request.RESUME and isinstance(self._state, Following) and self._state.had is not None:
+    async def _ask(self, request: LeaseRequest) -> Lease | None:
+        if request is LeaseRequest.RESUME and isinstance(self._state, Following) and self._state.had is not None:
             return await self._store.renew(self._state.had)
         return await super()._ask(request)
 

@@ -16,7 +16,7 @@ LIMITS = WorkloadLimits(long_units=50.0, long_rows=64, long_bytes=1000, urgent_f
 
 @dataclass(frozen=True)
 class Asked:
-    """`fleet/routing/workloads.CostedRequest`."""
+    """`fleet/routing/workloads.RoutedRequest`."""
 
     units: float | None = None
     pool: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet
-from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
+from control_plane.fleet.simulation.router import LoadReplica, RefuseRequest, SendRequest, UnloadReplica
 from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
 
 SLOT = 100
@@ -32,7 +32,7 @@ class Fixed:
     def __init__(
         self,
         where: Callable[[Request, Fleet], str | None] = lambda request, fleet: "server-0",
-        ticks: Sequence[Load | Unload] = (),
+        ticks: Sequence[LoadReplica | UnloadReplica] = (),
         tick_s: float | None = None,
     ) -> None:
         self._where, self._ticks = where, list(ticks)
@@ -43,10 +43,10 @@ class Fixed:
         self.fleet = Fleet()
         """The one that it was shown."""
 
-    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> SendRequest | RefuseRequest:
         self._look(fleet)
         server = self._where(request, fleet)
-        return Refusal(self.retry_after_s) if server is None else Choice(server)
+        return RefuseRequest(self.retry_after_s) if server is None else SendRequest(server)
 
     def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
         self._look(fleet)
@@ -60,7 +60,7 @@ class Fixed:
                 missing -= replica.bytes
         return victims if missing <= 0 else None
 
-    def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
+    def tick(self, fleet: Fleet, now_s: float) -> Iterable[LoadReplica | UnloadReplica]:
         return [self._ticks.pop(0)] if self._ticks else []
 
     def _look(self, fleet: Fleet) -> None:

@@ -9,13 +9,13 @@ import pytest
 from control_plane.fleet.domain.fleet import NEVER_S, Fleet
 from control_plane.fleet.simulation.engine import simulate
 from control_plane.fleet.simulation.generators import model_names, poisson, zipf
-from control_plane.fleet.simulation.outcome import Outcome
-from control_plane.fleet.simulation.router import Load, Unload
+from control_plane.fleet.simulation.outcome import SimulationResult
+from control_plane.fleet.simulation.router import LoadReplica, UnloadReplica
 from control_plane.fleet.simulation.workload import Joins, Leaves, ModelCost, Request, Workload
 from tests.unit.fleet.simulation.fixed import LOAD_S, SLOT, Fixed, shape, workload
 
 
-def latencies(outcome: Outcome) -> list[float]:
+def latencies(outcome: SimulationResult) -> list[float]:
     return [round(outcome.quantile_s((rank + 1) / outcome.answered), 6) for rank in range(outcome.answered)]
 
 
@@ -50,7 +50,7 @@ def test_memory_that_takes_its_time_to_be_free() -> None:
 
 
 def test_what_requests_waited_for_loads_and_which_were_ahead_of_demand() -> None:
-    ahead = [Load("b", "server-0", is_prefetch=True), Load("c", "server-0", is_prefetch=True)]
+    ahead = [LoadReplica("b", "server-0", is_prefetch=True), LoadReplica("c", "server-0", is_prefetch=True)]
     outcome = simulate(workload((0, "a"), (2, "a"), (30, "b")), shape(slots=3), Fixed(ticks=ahead, tick_s=8.0))
     assert outcome.waited_for_loads_s == pytest.approx(LOAD_S + LOAD_S - 2)
     assert (outcome.loads, outcome.prefetches, outcome.prefetches_used) == (3, 2, 1)
@@ -205,7 +205,7 @@ def test_a_server_that_joins_is_empty() -> None:
 
 
 def test_loads_and_unloads_between_requests() -> None:
-    ticks = [Load("b", "server-0"), Unload("a", "server-0")]
+    ticks = [LoadReplica("b", "server-0"), UnloadReplica("a", "server-0")]
     outcome = simulate(workload((0, "a"), (30, "b"), (40, "a")), shape(slots=2), Fixed(ticks=ticks, tick_s=10.0))
     assert (outcome.loads, outcome.evictions) == (3, 1)
     assert latencies(outcome) == [1, 6, 6]
@@ -214,7 +214,7 @@ def test_loads_and_unloads_between_requests() -> None:
 def test_a_load_that_nobody_waits_for_is_dropped_where_there_is_no_room() -> None:
     two = {"a": ModelCost(SLOT, 1.0), "b": ModelCost(2 * SLOT, 1.0)}
     requests = workload((0, "a"), (20, "a")).requests
-    outcome = simulate(Workload(requests, two), shape(), Fixed(ticks=[Load("b", "server-0")], tick_s=10.0))
+    outcome = simulate(Workload(requests, two), shape(), Fixed(ticks=[LoadReplica("b", "server-0")], tick_s=10.0))
     assert (outcome.answered, outcome.loads) == (2, 1)
 
 
@@ -230,7 +230,7 @@ def test_a_router_that_makes_no_room_is_told() -> None:
 
 def test_only_what_is_ready_can_be_unloaded() -> None:
     with pytest.raises(ValueError, match="a on server-0 is LOADING"):
-        simulate(workload((0, "a")), shape(), Fixed(ticks=[Unload("a", "server-0")], tick_s=1.0))
+        simulate(workload((0, "a")), shape(), Fixed(ticks=[UnloadReplica("a", "server-0")], tick_s=1.0))
 
 
 def _anywhere(seed: int) -> Fixed:

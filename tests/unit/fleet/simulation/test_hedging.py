@@ -13,9 +13,9 @@ import pytest
 from control_plane.fleet.domain.counts import Hedge
 from control_plane.fleet.domain.fleet import Fleet
 from control_plane.fleet.simulation.engine import simulate
-from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.outcome import SimulationResult
 from control_plane.fleet.simulation.production_router import ProductionRouter
-from control_plane.fleet.simulation.router import Load
+from control_plane.fleet.simulation.router import LoadReplica
 from control_plane.fleet.simulation.workload import FleetShape, Leaves, ModelCost, Pauses, Request, Workload
 from control_plane.objects.domain.route import HedgingPolicy
 from control_plane.triton.ports import CANCEL_AFTER_S
@@ -33,7 +33,7 @@ def twice(
     heeds_after_s: float | None = None,
     is_repeatable: bool = True,
     look: list[tuple[float, dict[str, int]]] | None = None,
-) -> tuple[Outcome, list[float]]:
+) -> tuple[SimulationResult, list[float]]:
     """Requests (when they come after `READY_S`, how long they take at the first server, and at the second) to the first
     of two servers with one instance each. Returns what came of it, and the latencies in order."""
 
@@ -43,7 +43,7 @@ def twice(
             look.append((round(request.at_s - READY_S, 6), in_flight))
         return "server-0"
 
-    router = Fixed(where, ticks=[Load("a", "server-0"), Load("a", "server-1")], tick_s=1.0)
+    router = Fixed(where, ticks=[LoadReplica("a", "server-0"), LoadReplica("a", "server-1")], tick_s=1.0)
     cost = ModelCost(SLOT, 1.0, is_repeatable=is_repeatable, heeds_after_s=heeds_after_s)
     trace = [Request(READY_S + at_s, "a", first_s, second_s) for at_s, first_s, second_s in requests]
     shape = FleetShape(2, SLOT, changes=changes, counted_from_s=READY_S)
@@ -96,7 +96,7 @@ def test_a_server_that_answers_what_was_sent_later_is_free_at_once() -> None:
         look.append((request.at_s, fleet.servers["server-0"].replicas["a"].in_flight))
         return "server-0"
 
-    router = Fixed(where, ticks=[Load("a", "server-0"), Load("a", "server-1")], tick_s=1.0)
+    router = Fixed(where, ticks=[LoadReplica("a", "server-0"), LoadReplica("a", "server-1")], tick_s=1.0)
     trace = [Request(10.0, "a", 9.0, 0.4), Request(10.5, "a", 0.1, 9.0), Request(10.61, "a", 0.1, 0.1)]
     shape = FleetShape(2, SLOT, parallel=2)
     simulate(Workload(trace, {"a": ModelCost(SLOT, 1.0, is_repeatable=True)}), shape, router, hedging=TWICE)
@@ -137,7 +137,7 @@ def test_a_server_that_leaves_loses_nothing_that_another_one_has() -> None:
     assert (latencies, outcome.rerouted, outcome.refused) == ([4.0], 0, 0)
 
 
-def drawn(*, hedging: HedgingPolicy, load: float, part: float = 0.01, heeds: bool = True) -> Outcome:
+def drawn(*, hedging: HedgingPolicy, load: float, part: float = 0.01, heeds: bool = True) -> SimulationResult:
     """Requests of 5 ms, of which a part takes 200 ms longer, to three servers with two instances each."""
     random, now_s, trace = Random(1), READY_S, []
 
@@ -176,7 +176,7 @@ def test_what_has_no_stragglers_is_not_hedged() -> None:
 def test_what_is_noticed_late_takes_longer_and_keeps_no_server_busy() -> None:
     """The next one begins when the one before has ended, and not when its answer is noticed."""
 
-    def outcome_of(noticed_late_s: float) -> Outcome:
+    def outcome_of(noticed_late_s: float) -> SimulationResult:
         requests = [Request(READY_S + 0.05 * number, "a", 0.03 + 0.3 * (number % 100 == 99), 0.03, noticed_late_s) for number in range(600)]
         shape = FleetShape(2, SLOT, counted_from_s=READY_S)
         cost = ModelCost(SLOT, 0.1, min_replicas=2, is_repeatable=True)

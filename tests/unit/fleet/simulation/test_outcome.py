@@ -6,11 +6,11 @@ from math import isnan
 
 import pytest
 
-from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.outcome import SimulationResult
 
 
-def outcome(*latencies_s: float, refused: int = 0) -> Outcome:
-    made = Outcome()
+def outcome(*latencies_s: float, refused: int = 0) -> SimulationResult:
+    made = SimulationResult()
     for latency_s in latencies_s:
         made.answer(latency_s)
     made.refused = refused

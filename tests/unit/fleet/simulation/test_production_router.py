@@ -13,7 +13,7 @@ from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.simulation.engine import simulate
 from control_plane.fleet.simulation.generators import drifting, model_names, poisson
 from control_plane.fleet.simulation.production_router import ProductionRouter
-from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
+from control_plane.fleet.simulation.router import LoadReplica, RefuseRequest, SendRequest, UnloadReplica
 from control_plane.fleet.simulation.workload import FleetShape, Joins, Leaves, ModelCost, Request, Workload
 from control_plane.models.domain.description import ModelSpec
 
@@ -62,11 +62,11 @@ def test_what_was_no_use_beside_a_replica_is_asked_again_when_that_is_gone() -> 
     there.servers["0"].work_s = 0.06
     for other in ("1", "2"):
         there.put_replica(there.servers[other], Replica("b", ModelState.READY, SLOT, 0.0, in_flight=1))
-    assert ours.choose(request, there, 10.0) == Choice("0"), "there is no room elsewhere"
+    assert ours.choose(request, there, 10.0) == SendRequest("0"), "there is no room elsewhere"
     there.remove_server("0")
-    assert isinstance(ours.choose(request, there, 10.0), Refusal)
+    assert isinstance(ours.choose(request, there, 10.0), RefuseRequest)
     there.drop_replica(there.servers["2"], "b")
-    assert ours.choose(request, there, 10.0) == Choice("2")
+    assert ours.choose(request, there, 10.0) == SendRequest("2")
 
 
 @pytest.mark.parametrize(
@@ -101,24 +101,24 @@ def fleet(*ready_on: str, min_replicas: int = 0) -> Fleet:
     ("there", "changes"),
     [
         pytest.param(fleet(), [], id="none wanted"),
-        pytest.param(fleet(min_replicas=1), [Load], id="one wanted"),
-        pytest.param(fleet("1", min_replicas=2), [Load], id="one more wanted"),
+        pytest.param(fleet(min_replicas=1), [LoadReplica], id="one wanted"),
+        pytest.param(fleet("1", min_replicas=2), [LoadReplica], id="one more wanted"),
         pytest.param(fleet("1", min_replicas=1), [], id="as many as wanted"),
-        pytest.param(fleet("0", "1"), [Unload], id="long unused"),
+        pytest.param(fleet("0", "1"), [UnloadReplica], id="long unused"),
     ],
 )
 def test_replicas_follow_what_is_wanted(there: Fleet, changes: list[type]) -> None:
     found = list(ProductionRouter(Random(1)).tick(there, 10_000.0))
     assert [type(change) for change in found] == changes
     for change in found:
-        assert ("a" in there.servers[change.server].replicas) == isinstance(change, Unload)
+        assert ("a" in there.servers[change.server].replicas) == isinstance(change, UnloadReplica)
 
 
 def test_when_it_was_first_turned_away_is_remembered() -> None:
     there, ours = fleet(), ProductionRouter(Random(1))
     there.models["a"].resident_bytes = 2 * SLOT
     for now_s in (7.0, 8.0):
-        assert isinstance(ours.choose(Request(now_s, "a", 0.01), there, now_s), Refusal)
+        assert isinstance(ours.choose(Request(now_s, "a", 0.01), there, now_s), RefuseRequest)
     assert there.models["a"].refused_since_s == 7.0
 
 

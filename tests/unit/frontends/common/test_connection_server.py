@@ -334,7 +334,7 @@ async def test_clients_that_reset_their_connections_before_they_are_accepted_cos
 
 
 class LocalTransport(asyncio.Transport):
-    """Of a Unix socket, with this process at its other end."""
+    """Transport of a Unix socket, with this process at its other end."""
 
     def __init__(self, process: int) -> None:
         ours, self.theirs = socket.socketpair()

@@ -81,7 +81,7 @@ class Regions:
     is_any_well: bool = True
     takes: bool = True
     asked_for: list[bool] = field(default_factory=list)
-    """Of each request that was to leave, whether its model is missing here."""
+    """For each request that was to leave, whether its model is missing here."""
     left_s: float = 0.0
     count: int = 0
 

@@ -26,8 +26,8 @@ from control_plane.core.errors import (
 from control_plane.core.infer_call import SendFailure
 from control_plane.inference.retries.faults import (
     FAULTS,
+    Conclusion,
     Fault,
-    Finding,
     Resend,
     fault_in,
     fault_of_error,
@@ -89,7 +89,7 @@ def test_what_was_taken_back_tells_why() -> None:
 def test_every_fault_has_its_row() -> None:
     assert set(FAULTS) == set(Fault)
     assert {policy.resend for policy in FAULTS.values()} == set(Resend)
-    assert {policy.finding for policy in FAULTS.values()} == set(Finding)
+    assert {policy.conclusion for policy in FAULTS.values()} == set(Conclusion)
 
 
 def test_every_loss_is_a_fault() -> None:

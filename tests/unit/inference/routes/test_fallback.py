@@ -22,6 +22,11 @@ NOT_SENT = UpstreamUnavailable("cannot connect", is_not_sent=True)
 SUCCESS = make_answer(200)
 
 
+def request(*, sequence_id: str = "", **running: Any) -> Any:
+    state = {"is_repeatable": True, "is_computed_in_part": False, "has_flight": False, "is_cache_hit": False} | running
+    return SimpleNamespace(call=SimpleNamespace(sequence_id=sequence_id), expected_units=2.0, **state)
+
+
 class Bench:
     """A fallback at second 10, with a retry budget that a test opens or closes."""
 
@@ -35,10 +40,26 @@ class Bench:
     def falls_back(
         self, came: object = LOST, *, is_stable: bool = False, is_assigned: bool = True, deadline_s: float = 11.0, **running: Any
     ) -> bool:
-        state = {"is_repeatable": True, "is_computed_in_part": False, "has_flight": False, "is_cache_hit": False} | running
         arm = Arm(ROUTE, STABLE if is_stable else CANARY, STABLE, 7, is_assigned)
-        asked = SimpleNamespace(call=SimpleNamespace(sequence_id=state.pop("sequence_id", "")), expected_units=2.0, **state)
-        return self.fallback.observe_and_may_fall_back(arm, came, cast("Any", asked), deadline_s)
+        return self.fallback.observe_and_may_fall_back(arm, came, request(**running), deadline_s)
+
+    async def answer(self, *came: object) -> tuple[object, list[tuple[str, float]]]:
+        """Have a request answered that the canary and then the route's own model meet with these; return what was asked for, and
+        within how many seconds."""
+        asked, left = list[tuple[str, float]](), iter(came)
+
+        async def ask(left_s: float) -> object:
+            asked.append(("ask", left_s))
+            if isinstance(each := next(left), Exception):
+                raise each
+            return each
+
+        async def divert(left_s: float) -> float:
+            asked.append(("divert", left_s))
+            return left_s / 2
+
+        answer = await self.fallback.answer(Arm(ROUTE, CANARY, STABLE, 7, True), request(), 14.0, ask=ask, divert=divert)
+        return answer, asked
 
 
 @pytest.mark.parametrize(("came", "fault", "spent"), [(LOST, Fault.CONNECTION_LOST, [2.0]), (NOT_SENT, Fault.NOT_SENT, [])])
@@ -78,3 +99,18 @@ def test_without_a_budget_the_fault_is_the_answer() -> None:
     bench = Bench(has_budget=False)
     assert not bench.falls_back()
     assert bench.spent == [2.0]
+
+
+async def test_the_routes_own_model_is_asked_once_the_request_is_turned_to_it() -> None:
+    bench = Bench()
+    assert await bench.answer(LOST, SUCCESS) == (SUCCESS, [("ask", 4.0), ("divert", 4.0), ("ask", 2.0)])
+    assert bench.seen == [Fault.CONNECTION_LOST]
+
+
+async def test_what_its_own_model_has_answered_is_asked_once() -> None:
+    assert await Bench().answer(SUCCESS) == (SUCCESS, [("ask", 4.0)])
+
+
+async def test_the_first_fault_is_raised_where_the_request_may_not_be_turned() -> None:
+    with pytest.raises(UpstreamUnavailable):
+        await Bench(has_budget=False).answer(LOST)

@@ -17,7 +17,7 @@ from control_plane.jobs.adapters.sqlite_jobs import _INSERT, _MIGRATIONS, _listi
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.job_text import encode_job
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, claimed, released
-from control_plane.jobs.ports import Bounds, JobsFull, Load
+from control_plane.jobs.ports import Bounds, JobsFull, JobTotals
 from control_plane.storage.sqlite import open_sqlite
 from tests.fakes.jobs import ROOMY, job
 
@@ -59,7 +59,7 @@ async def test_receivers_that_wanted_no_more_are_forgotten_in_time(tmp_path: Pat
 
 async def test_bounds_and_keys_hold_among_jobs_that_are_added_together(tmp_path: Path) -> None:
     store = await open_sqlite_jobs(tmp_path / "jobs.sqlite")
-    bounds = Bounds(of_tenant=Load(3, 10**9), in_all=Load(100, 10**9))
+    bounds = Bounds(of_tenant=JobTotals(3, 10**9), in_all=JobTotals(100, 10**9))
     same = [job(number, idempotency_key="same") for number in range(2)]
     added = await asyncio.gather(*(store.add(each, bounds) for each in (*same, *map(job, range(2, 6)))), return_exceptions=True)
     assert [each.id if isinstance(each, Job) else type(each) for each in added] == [
@@ -156,7 +156,7 @@ async def test_parts_of_batches_are_not_read_for_those_that_a_tenant_has_too_man
     part = job(2, idempotency_key="batch_1 0", state=JobState.CANCELLED, submitted_s=-1.0)
     with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as file, file:
         file.execute(_INSERT, (*row(part)[:-1], "who reads this fails"))
-    assert [each.id for each in await store.surplus(Load(0, 99), limit=9)] == [job(1).id]
+    assert [each.id for each in await store.surplus(JobTotals(0, 99), limit=9)] == [job(1).id]
     await store.close()
 
 

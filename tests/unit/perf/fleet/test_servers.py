@@ -41,7 +41,7 @@ def test_what_models_held_is_above_what_each_held_before_them() -> None:
 
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Of that name, in a session of its own as its guardian would be."""
+    """Process named as a Triton's, in a session of its own as its guardian would be."""
     program = tmp_path / "tritonserver"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
     process = subprocess.Popen([program, "30"], start_new_session=True)

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from control_plane.fleet.simulation.engine import simulate
-from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.outcome import SimulationResult
 from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
 from perf.prefetch.__main__ import run
 from perf.prefetch.cases import FORECASTS, OWN_TIMES, TIMERS, make
@@ -21,7 +21,7 @@ from perf.simulate.traces import GenTd26
 LONG_LOAD_S = 1.0
 
 
-def ran(*requests: tuple[float, str], slots: int = 1, service_s: float = 0.01) -> Outcome:
+def ran(*requests: tuple[float, str], slots: int = 1, service_s: float = 0.01) -> SimulationResult:
     """One server, and a forecast that knows what comes within ten seconds."""
     workload = Workload([Request(at_s, model, service_s) for at_s, model in requests], {name: ModelCost(1, LONG_LOAD_S) for name in "ab"})
     router = PrefetchingRouter(Random(0), Clairvoyant(workload.requests), PrefetchLimits(horizon_loads=10.0))

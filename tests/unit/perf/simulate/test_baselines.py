@@ -9,7 +9,7 @@ import pytest
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
-from control_plane.fleet.simulation.router import Choice, Refusal
+from control_plane.fleet.simulation.router import RefuseRequest, SendRequest
 from control_plane.fleet.simulation.workload import Request
 from control_plane.models.domain.description import ModelSpec
 from perf.simulate.baselines import BoundedHash, ConsistentHash, LeastOutstanding, RandomServer, RoundRobin, least_recently_used
@@ -29,8 +29,8 @@ def request(model: str = "a") -> Request:
     return Request(0.0, model, SERVICE_S)
 
 
-def server(choice: Choice | Refusal) -> str:
-    assert isinstance(choice, Choice)
+def server(choice: SendRequest | RefuseRequest) -> str:
+    assert isinstance(choice, SendRequest)
     return choice.server
 
 
@@ -87,7 +87,7 @@ def test_a_bounded_hash(work: list[float], place: int) -> None:
 
 @pytest.mark.parametrize("router", [RoundRobin(), RandomServer(Random(1)), LeastOutstanding(Random(1)), ConsistentHash(), BoundedHash()])
 def test_without_servers_they_refuse(router: RoundRobin) -> None:
-    assert isinstance(router.choose(request(), fleet(), 0.0), Refusal)
+    assert isinstance(router.choose(request(), fleet(), 0.0), RefuseRequest)
     assert list(router.tick(fleet(), 0.0)) == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
-from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
+from control_plane.fleet.simulation.router import LoadReplica, RefuseRequest, SendRequest, UnloadReplica
 from control_plane.fleet.simulation.workload import Request
 from control_plane.models.domain.description import ModelSpec
 from perf.simulate.modelmesh import ModelMesh
@@ -30,7 +30,7 @@ def fleet(*servers: dict[str, tuple[ModelState, float]], slots: int = 2) -> Flee
 
 def chosen(there: Fleet, seeds: int = 20) -> set[str | None]:
     choices = [ModelMesh(Random(seed)).choose(Request(0.0, "a", 0.1), there, NOW_S) for seed in range(seeds)]
-    return {choice.server if isinstance(choice, Choice) else None for choice in choices}
+    return {choice.server if isinstance(choice, SendRequest) else None for choice in choices}
 
 
 def test_a_replica_with_the_fewest_requests_then_the_longest_unused() -> None:
@@ -63,11 +63,11 @@ def test_a_busy_server_is_left_out() -> None:
 def test_the_churn_guard() -> None:
     full = {"b": (READY, NOW_S - 29), "c": (READY, NOW_S)}
     assert chosen(fleet(full)) == {None}
-    assert isinstance(ModelMesh(Random(1), 0.1).choose(Request(0.0, "a", 0.1), fleet(full), NOW_S), Choice)
-    assert isinstance(ModelMesh(Random(1)).choose(Request(0.0, "a", 0.1), Fleet(models=fleet().models), NOW_S), Refusal)
+    assert isinstance(ModelMesh(Random(1), 0.1).choose(Request(0.0, "a", 0.1), fleet(full), NOW_S), SendRequest)
+    assert isinstance(ModelMesh(Random(1)).choose(Request(0.0, "a", 0.1), Fleet(models=fleet().models), NOW_S), RefuseRequest)
 
 
-def ticked(there: Fleet, requests: int, now_s: float = NOW_S) -> list[Load | Unload]:
+def ticked(there: Fleet, requests: int, now_s: float = NOW_S) -> list[LoadReplica | UnloadReplica]:
     mesh = ModelMesh(Random(1))
     for _ in range(requests):
         mesh.choose(Request(0.0, "a", 0.1), there, now_s)
@@ -81,7 +81,7 @@ def ticked(there: Fleet, requests: int, now_s: float = NOW_S) -> list[Load | Unl
 def test_more_replicas_by_requests_per_minute(requests: int, loads: int) -> None:
     """A check is of ten seconds: 333 are 2,000 per minute."""
     there = fleet({"a": (READY, NOW_S)}, {}, {}, {}, {}, {}, {})
-    assert [type(change) for change in ticked(there, requests)] == [Load] * loads
+    assert [type(change) for change in ticked(there, requests)] == [LoadReplica] * loads
 
 
 def test_not_more_while_one_loads() -> None:
@@ -97,7 +97,7 @@ def test_a_second_replica_for_what_comes_back_after_minutes() -> None:
 
 def test_fewer_replicas_where_all_is_full_and_settled() -> None:
     both = {"a": (READY, 5.0), "b": (READY, 4.0)}, {"a": (READY, 3.0), "c": (READY, 4.0)}
-    assert ticked(fleet(*both), 10) == [Unload("a", "0")] or ticked(fleet(*both), 10) == [Unload("a", "1")]
+    assert ticked(fleet(*both), 10) == [UnloadReplica("a", "0")] or ticked(fleet(*both), 10) == [UnloadReplica("a", "1")]
     assert ticked(fleet(*both), 500) == [], "used more than two thirds of a replica's"
     assert ticked(fleet(*both), 10, now_s=1000.0) == [], "loaded within half an hour"
     assert ticked(fleet(*both, {}), 10) == [], "not full"

@@ -7,7 +7,7 @@ from math import isnan
 
 import pytest
 
-from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.outcome import SimulationResult
 from perf.simulate.__main__ import run
 from perf.simulate.cases import Files
 from perf.simulate.policies import POLICIES
@@ -16,13 +16,13 @@ from perf.simulate.traces import GenTd26
 
 
 def test_figures_of_an_outcome() -> None:
-    outcome = Outcome()
+    outcome = SimulationResult()
     for milliseconds in range(1, 1001):
         outcome.answer(milliseconds / 1000)
     outcome.loads, outcome.evictions, outcome.refused, outcome.max_held_bytes = 3, 2, 1000, 50
     made = Run.of(outcome, budget_bytes=100, bound_loads=1, took_s=2.0)
     assert made == Run(3, 2, 500.0, 990.0, 999.0, 0.05, 1000, 2000, 0.5, 1, 2.0)
-    assert isnan(Run.of(Outcome(), budget_bytes=100, bound_loads=1, took_s=2.0).p99_ms)
+    assert isnan(Run.of(SimulationResult(), budget_bytes=100, bound_loads=1, took_s=2.0).p99_ms)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

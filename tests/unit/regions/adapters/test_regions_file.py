@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.core.endpoints import Credentials, TcpAddress
+from control_plane.core.endpoints import TcpAddress, UpstreamCredentials
 from control_plane.core.errors import StartupError
 from control_plane.regions.adapters.regions_file import read_regions
 from control_plane.regions.domain.region import Region
@@ -17,7 +17,7 @@ def read(tmp_path: Path, text: str, *, own: str = "here") -> list[Region]:
 
 
 def test_what_is_not_given_has_a_default(tmp_path: Path) -> None:
-    tls = Credentials()
+    tls = UpstreamCredentials()
     assert read(tmp_path, "- {name: us, url: 'https://us.example'}") == [
         Region("us", TcpAddress("us.example", 8000, tls), TcpAddress("us.example", 8001, tls), 1.0)
     ]
@@ -33,7 +33,7 @@ def test_all_that_may_be_given(tmp_path: Path) -> None:
   key: /own.key
   max_share: 0.25
 """
-    tls = Credentials(ca="/ca.pem", certificate="/own.pem", key="/own.key")
+    tls = UpstreamCredentials(ca="/ca.pem", certificate="/own.pem", key="/own.key")
     assert read(tmp_path, text) == [Region("us", TcpAddress("us.example", 443, tls), TcpAddress("grpc.us.example", 8443, tls), 0.25)]
 
 

@@ -9,7 +9,7 @@ import pytest
 from control_plane.core.errors import Conflict
 from control_plane.objects.domain.rollout import Phase, Rollout, Step, in_force
 from control_plane.objects.domain.route import Route, Target
-from control_plane.rollout.domain.machine import Hold, Verdict, aborted, began, held_by, next_by_itself, paused, promoted
+from control_plane.rollout.domain.machine import GateVerdict, Hold, aborted, began, held_by, next_by_itself, paused, promoted
 from tests.fakes.rollout_steps import steps_of
 
 ROUTE = Route("r", "v1")
@@ -17,7 +17,7 @@ PLAIN = Rollout("r", "0" * 32, "v2", "v1", steps_of([10, 50], samples=20, min_s=
 SHADOW = replace(PLAIN, shadow=Step(1000, 100, 5.0), bake_s=60.0)
 
 
-def walked(rollout: Rollout, *verdicts: tuple[float, Verdict]) -> list[str]:
+def walked(rollout: Rollout, *verdicts: tuple[float, GateVerdict]) -> list[str]:
     """The phases, with the step, that a rollout has at these times."""
     phases = [f"{rollout.phase} {rollout.step}"]
     for now_s, verdict in verdicts:
@@ -27,7 +27,7 @@ def walked(rollout: Rollout, *verdicts: tuple[float, Verdict]) -> list[str]:
 
 
 def test_shadow_steps_bake_promotion() -> None:
-    enough = Verdict(samples=100)
+    enough = GateVerdict(samples=100)
     begun = began(SHADOW, now_s=0.0, by="me")
     assert (begun.weight, begun.stage, begun.present_step, begun.events[-1].what) == (0, 0, SHADOW.shadow, "began: v1 -> v2, shadow first")
     times = (3.0, 6.0, 20.0, 36.0, 66.0, 100.0, 126.0)
@@ -38,15 +38,15 @@ def test_shadow_steps_bake_promotion() -> None:
 
 def test_the_shadow_waits_for_its_samples_and_for_all_gateways_and_a_paused_one_stays() -> None:
     begun = began(SHADOW, now_s=0.0, by="")
-    assert walked(begun, (50.0, Verdict(samples=99))) == ["shadow 0"] * 2
-    assert walked(begun, (50.0, Verdict(samples=100, knows_all=False))) == ["shadow 0"] * 2
-    assert walked(paused(begun, now_s=1.0), (50.0, Verdict(samples=100))) == ["shadow 0"] * 2
+    assert walked(begun, (50.0, GateVerdict(samples=99))) == ["shadow 0"] * 2
+    assert walked(begun, (50.0, GateVerdict(samples=100, knows_all=False))) == ["shadow 0"] * 2
+    assert walked(paused(begun, now_s=1.0), (50.0, GateVerdict(samples=100))) == ["shadow 0"] * 2
 
 
 @pytest.mark.parametrize("phase", [Phase.SHADOW, Phase.CANARY, Phase.BAKING])
 def test_in_each_phase_it_is_rolled_back_where_it_is_worse_and_can_be_ended_by_hand(phase: Phase) -> None:
     there = replace(SHADOW, phase=phase)
-    failed = next_by_itself(there, ROUTE, Verdict("faults: 9 of 9"), now_s=1.0)
+    failed = next_by_itself(there, ROUTE, GateVerdict("faults: 9 of 9"), now_s=1.0)
     assert failed is not None
     assert (failed.phase, failed.weight, in_force({"r": ROUTE}, {"r": failed})["r"]) == (Phase.ROLLED_BACK, 0, ROUTE)
     back = aborted(there, now_s=1.0)
@@ -87,12 +87,15 @@ def test_copies_by_weight(weight: int, copies: int) -> None:
 
 def test_copies_come_before_weight() -> None:
     begun = began(WIDE, now_s=0.0, by="")
-    few, enough = Verdict(samples=100, copies=0), Verdict(samples=100, copies=1)
-    assert walked(begun, (50.0, few), (51.0, enough), (99.0, enough), (99.0, Verdict(samples=100, copies=2))) == [
+    few, enough = GateVerdict(samples=100, copies=0), GateVerdict(samples=100, copies=1)
+    assert walked(begun, (50.0, few), (51.0, enough), (99.0, enough), (99.0, GateVerdict(samples=100, copies=2))) == [
         "shadow 0", "shadow 0", "canary 0", "canary 0", "canary 1",
     ]  # fmt: skip
     last = replace(WIDE, phase=Phase.CANARY, step=1)
-    assert walked(last, (99.0, Verdict(samples=100, copies=3)), (99.0, Verdict(samples=100, copies=4)))[1:] == ["canary 1", "baking 1"]
+    assert walked(last, (99.0, GateVerdict(samples=100, copies=3)), (99.0, GateVerdict(samples=100, copies=4)))[1:] == [
+        "canary 1",
+        "baking 1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -120,17 +123,17 @@ def test_of_two_versions_of_one_model_the_copies_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("rollout", "verdict", "now_s", "expected"),
     [
-        pytest.param(PLAIN, Verdict(samples=19), 60.0, Hold.SAMPLES, id="samples"),
-        pytest.param(PLAIN, Verdict(samples=20), 29.0, Hold.TIME, id="time"),
-        pytest.param(PLAIN, Verdict(samples=20), 30.0, None, id="goes on"),
-        pytest.param(replace(PLAIN, copies=4), Verdict(samples=20, copies=1), 30.0, Hold.COPIES, id="copies"),
-        pytest.param(PLAIN, Verdict(samples=20, knows_all=False), 30.0, Hold.EVIDENCE, id="evidence of others"),
-        pytest.param(PLAIN, Verdict(samples=20, doubt="one tenant"), 30.0, Hold.DOUBT, id="one tenant alone"),
-        pytest.param(replace(PLAIN, is_paused=True), Verdict(), 30.0, Hold.PAUSED, id="paused"),
-        pytest.param(replace(SHADOW, phase=Phase.BAKING), Verdict(), 59.0, Hold.TIME, id="baking"),
-        pytest.param(replace(PLAIN, phase=Phase.PROMOTING), Verdict(), 0.0, None, id="promoting"),
-        pytest.param(replace(PLAIN, phase=Phase.ROLLED_BACK), Verdict(), 0.0, None, id="ended"),
+        pytest.param(PLAIN, GateVerdict(samples=19), 60.0, Hold.SAMPLES, id="samples"),
+        pytest.param(PLAIN, GateVerdict(samples=20), 29.0, Hold.TIME, id="time"),
+        pytest.param(PLAIN, GateVerdict(samples=20), 30.0, None, id="goes on"),
+        pytest.param(replace(PLAIN, copies=4), GateVerdict(samples=20, copies=1), 30.0, Hold.COPIES, id="copies"),
+        pytest.param(PLAIN, GateVerdict(samples=20, knows_all=False), 30.0, Hold.EVIDENCE, id="evidence of others"),
+        pytest.param(PLAIN, GateVerdict(samples=20, doubt="one tenant"), 30.0, Hold.DOUBT, id="one tenant alone"),
+        pytest.param(replace(PLAIN, is_paused=True), GateVerdict(), 30.0, Hold.PAUSED, id="paused"),
+        pytest.param(replace(SHADOW, phase=Phase.BAKING), GateVerdict(), 59.0, Hold.TIME, id="baking"),
+        pytest.param(replace(PLAIN, phase=Phase.PROMOTING), GateVerdict(), 0.0, None, id="promoting"),
+        pytest.param(replace(PLAIN, phase=Phase.ROLLED_BACK), GateVerdict(), 0.0, None, id="ended"),
     ],
 )
-def test_why_it_stays_at_its_stage(rollout: Rollout, verdict: Verdict, now_s: float, expected: Hold | None) -> None:
+def test_why_it_stays_at_its_stage(rollout: Rollout, verdict: GateVerdict, now_s: float, expected: Hold | None) -> None:
     assert held_by(rollout, verdict, now_s=now_s) is expected

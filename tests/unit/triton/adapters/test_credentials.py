@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.core.endpoints import Credentials, TcpAddress, TritonEndpoints, UnixAddress
+from control_plane.core.endpoints import TcpAddress, TritonEndpoints, UnixAddress, UpstreamCredentials
 from control_plane.core.errors import StartupError
 from control_plane.host.network.tls import HTTP
 from control_plane.triton.adapters.connected import UpstreamClient
@@ -23,7 +23,7 @@ def written(tmp_path: Path, content: bytes) -> Path:
 def test_header_fields_of_a_file(tmp_path: Path) -> None:
     fields = read_headers(written(tmp_path, b"Authorization: Bearer a b \r\n\nx-tenant:7\n"))
     assert fields == (("authorization", "Bearer a b"), ("x-tenant", "7"))
-    assert "Bearer" not in repr(Credentials(headers=fields))
+    assert "Bearer" not in repr(UpstreamCredentials(headers=fields))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_addresses_in_plain_text_have_no_context() -> None:
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     one, other = authority.issue("one"), authority.issue("other")
-    right = Credentials(str(authority.certificate), str(one.certificate), str(one.key))
+    right = UpstreamCredentials(str(authority.certificate), str(one.certificate), str(one.key))
     assert tls_context(TcpAddress("h", 1, right), HTTP) is not None
     make_channel_credentials(right)
     (tmp_path / "text").write_text("no certificate")
@@ -83,7 +83,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 async def test_files_that_are_renewed_may_be_missing_once_they_were_read(tmp_path: Path) -> None:
     """The probe makes new clients after each silence."""
     authority = Authority(tmp_path)
-    credentials = Credentials(str(authority.certificate))
+    credentials = UpstreamCredentials(str(authority.certificate))
     triton = UpstreamClient(
         TritonEndpoints("127.0.0.1", 1, 1, None, http_is_tls=True, grpc_is_tls=True, credentials=credentials), max_connections=1
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.core.errors import StartupError, UpstreamFailed
-from control_plane.tuning.adapters.perf_analyzer import Load, Measured, PerfAnalyzer, PerfAnalyzerLoad, arguments, read_report
+from control_plane.tuning.adapters.perf_analyzer import AnalyzerRun, PerfAnalyzer, PerfAnalyzerLoad, RunResult, arguments, read_report
 from control_plane.tuning.domain.candidates import Level
 from tests.aio import run
 
@@ -67,16 +67,16 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(tmp_path, monkeypatch)
 
 
-LOAD = Load("echo", "127.0.0.1:8000", "http", 8)
+LOAD = AnalyzerRun("echo", "127.0.0.1:8000", "http", 8)
 
 
 def test_arguments_of_a_count() -> None:
-    load = Load("echo", "h:1", "grpc", 4, ("A:16", "B:1"), 200)
+    load = AnalyzerRun("echo", "h:1", "grpc", 4, ("A:16", "B:1"), 200)
     assert " ".join(arguments(load)) == "-m echo -u h:1 -i grpc --shape A:16 --shape B:1 --concurrency-range 4 --request-count 200"
 
 
 def test_arguments_of_windows_and_files() -> None:
-    said = " ".join(arguments(Load("echo", "h:1", "http", 4, window_ms=250, input_data=(Path("/a.json"), Path("/b.json")))))
+    said = " ".join(arguments(AnalyzerRun("echo", "h:1", "http", 4, window_ms=250, input_data=(Path("/a.json"), Path("/b.json")))))
     assert "--input-data /a.json --input-data /b.json" in said
     assert "--measurement-mode time_windows -p 250" in said
     assert "--request-count" not in said
@@ -85,7 +85,7 @@ def test_arguments_of_windows_and_files() -> None:
 def test_reads_milliseconds(tmp_path: Path) -> None:
     report = tmp_path / "report.csv"
     report.write_text(REPORT)
-    assert read_report(report, "") == Measured(p50_ms=2.0, p99_ms=5.5, throughput=1234.5)
+    assert read_report(report, "") == RunResult(p50_ms=2.0, p99_ms=5.5, throughput=1234.5)
 
 
 @pytest.mark.parametrize("text", ["", "Concurrency\n1\n", "p50 latency,p99 latency,Inferences/Second\n1,x,2\n", "p50 latency\n"])
@@ -124,8 +124,8 @@ def test_without_tritons_libraries_it_says_so(lab: Lab) -> None:
 
 
 def test_a_run_is_read(lab: Lab) -> None:
-    assert lab.analyzer().run(LOAD) == Measured(2.0, 5.5, 1234.5)
-    assert run(lab.analyzer().run_async(LOAD)) == Measured(2.0, 5.5, 1234.5)
+    assert lab.analyzer().run(LOAD) == RunResult(2.0, 5.5, 1234.5)
+    assert run(lab.analyzer().run_async(LOAD)) == RunResult(2.0, 5.5, 1234.5)
     assert len(lab.calls()) == 2
 
 

@@ -13,7 +13,7 @@ from control_plane.core.errors import StartupError
 from control_plane.tuning.adapters.config import TunedConfig
 from control_plane.tuning.adapters.report import MATPLOTLIB_IS_MISSING, Report, apply_recommendation, headline, write_report
 from control_plane.tuning.domain.candidates import DEFAULT, Candidate, Knob, Level
-from control_plane.tuning.domain.search import Verdict
+from control_plane.tuning.domain.search import Recommendation
 from control_plane.tuning.tuner import TuningResult
 
 TWO = DEFAULT.changed(Knob.INSTANCES, 2)
@@ -28,7 +28,7 @@ def report_of(recommended: Candidate) -> Report:
         screened={DEFAULT: one_round, TWO: one_round, PINNED: one_round, DELAYED: one_round, DEFAULT.changed(Knob.LANES, 2): ()},
         rounds={DEFAULT: [one_round] * 5, TWO: [one_round] * 5, PINNED: [one_round] * 5},
         failures={DEFAULT.changed(Knob.LANES, 2): "no [memory] left"},
-        verdict=Verdict(recommended, "It is the best."),
+        recommendation=Recommendation(recommended, "It is the best."),
     )
     message = text_format.Parse(TEXT, model_config_pb2.ModelConfig())
     return Report("encoder", TunedConfig(Path("/m/config.pbtxt"), TEXT, message), result, 10.0, {"cpus": 4}, "mix.tsv")

@@ -183,7 +183,7 @@ def test_of_equals_the_simpler_is_a_finalist() -> None:
     assert choose_finalists(screened, limit_ms=10) == (DEFAULT, TWO_INSTANCES, ONE_THREAD)
 
 
-# The verdict
+# The recommendation
 
 
 def rounds_of(*throughputs: float, p99_ms: float | Sequence[float] = 5.0) -> list[Round]:
@@ -217,10 +217,10 @@ DEFAULT_ROUNDS = rounds_of(95, 100, 105, 98, 102)  # median 100, spread 10
     ],
 )
 def test_where_the_default_meets_the_limit(others: dict[Candidate, list[Round]], recommended: Candidate, says: str) -> None:
-    verdict = decide({DEFAULT: DEFAULT_ROUNDS, **others}, limit_ms=10)
-    assert verdict.recommended == recommended
-    assert says in verdict.reason
-    assert "does not meet" not in verdict.reason
+    recommendation = decide({DEFAULT: DEFAULT_ROUNDS, **others}, limit_ms=10)
+    assert recommendation.candidate == recommended
+    assert says in recommendation.reason
+    assert "does not meet" not in recommendation.reason
 
 
 SLOW_DEFAULT = rounds_of(*[100] * 5, p99_ms=[30, 32, 34, 36, 38])  # median 34, spread 8
@@ -242,40 +242,40 @@ SLOW_DEFAULT = rounds_of(*[100] * 5, p99_ms=[30, 32, 34, 36, 38])  # median 34, 
     ],
 )
 def test_where_the_default_misses_the_limit(others: dict[Candidate, list[Round]], recommended: Candidate, missed: bool) -> None:
-    verdict = decide({DEFAULT: SLOW_DEFAULT, **others}, limit_ms=10)
-    assert verdict.recommended == recommended
-    assert ("This machine does not meet a p99 of 10 ms" in verdict.reason) is missed
+    recommendation = decide({DEFAULT: SLOW_DEFAULT, **others}, limit_ms=10)
+    assert recommendation.candidate == recommended
+    assert ("This machine does not meet a p99 of 10 ms" in recommendation.reason) is missed
 
 
 @pytest.mark.parametrize("count", range(FINAL_ROUNDS))
 def test_too_few_rounds_tell_nothing(count: int) -> None:
-    verdict = decide({DEFAULT: DEFAULT_ROUNDS[:count], TWO_INSTANCES: rounds_of(*[999] * count)}, limit_ms=10)
-    assert verdict.recommended == DEFAULT
-    assert f"{count} of {FINAL_ROUNDS} final rounds" in verdict.reason
-    assert "--budget-s" in verdict.reason
+    recommendation = decide({DEFAULT: DEFAULT_ROUNDS[:count], TWO_INSTANCES: rounds_of(*[999] * count)}, limit_ms=10)
+    assert recommendation.candidate == DEFAULT
+    assert f"{count} of {FINAL_ROUNDS} final rounds" in recommendation.reason
+    assert "--budget-s" in recommendation.reason
 
 
 def test_the_spread_is_taken_at_the_level_that_counts() -> None:
     calm, wild = [level(100, 5, 8)] * 5, [level(throughput, 50, 32) for throughput in (100, 500, 900, 300, 700)]
     default = list(zip(calm, wild, strict=True))
     better = [(level(101, 5, 8), level(100, 50, 32))] * 5
-    assert decide({DEFAULT: default, TWO_INSTANCES: better}, limit_ms=10).recommended == TWO_INSTANCES
+    assert decide({DEFAULT: default, TWO_INSTANCES: better}, limit_ms=10).candidate == TWO_INSTANCES
 
 
 def test_a_p99_that_is_now_within_and_now_beyond_the_limit_is_noise() -> None:
     quick = level(100, 5, 1)
     default = [(quick, level(170, p99_ms, 8)) for p99_ms in (8, 11, 9, 12, 13)]  # the median of the second is beyond 10
     better = [(quick, level(160, 8, 8))] * 5
-    assert decide({DEFAULT: default, TWO_INSTANCES: better}, limit_ms=10).recommended == DEFAULT
-    assert decide({DEFAULT: default, TWO_INSTANCES: [(level(171, 8, 8),)] * 5}, limit_ms=10).recommended == TWO_INSTANCES
+    assert decide({DEFAULT: default, TWO_INSTANCES: better}, limit_ms=10).candidate == DEFAULT
+    assert decide({DEFAULT: default, TWO_INSTANCES: [(level(171, 8, 8),)] * 5}, limit_ms=10).candidate == TWO_INSTANCES
 
 
 @given(st.lists(st.floats(1, 1000), min_size=5, max_size=9), st.lists(st.floats(1, 1000), min_size=5, max_size=9))
 def test_what_is_recommended_beats_the_default(own: list[float], other: list[float]) -> None:
     default, another = rounds_of(*own), rounds_of(*other)
-    verdict = decide({DEFAULT: default, TWO_INSTANCES: another}, limit_ms=10)
+    recommendation = decide({DEFAULT: default, TWO_INSTANCES: another}, limit_ms=10)
     gain = medians(another)[0].throughput - medians(default)[0].throughput
-    assert (verdict.recommended == TWO_INSTANCES) == (gain > max(own) - min(own))
+    assert (recommendation.candidate == TWO_INSTANCES) == (gain > max(own) - min(own))
 
 
 # Time

@@ -16,8 +16,8 @@ from control_plane.workers.messages.from_workers import (
     DrawTokens,
     Listening,
     LoadModel,
+    SilenceSuspected,
     StartFailed,
-    Suspect,
     UnloadModel,
 )
 from control_plane.workers.messages.to_workers import (
@@ -162,14 +162,14 @@ class TestRestart:
             bench.workers.suspect = lambda *what: told.append(what)
             first, second = bench.started
             first.say(Alive(streaming=(("s0", "a"),)))
-            second.say(Suspect("s0", "a", 1.0))
-            second.say(Suspect("s1", "a", 2.0))
-            second.say(Suspect("s0", "b", 3.0))
+            second.say(SilenceSuspected("s0", "a", 1.0))
+            second.say(SilenceSuspected("s1", "a", 2.0))
+            second.say(SilenceSuspected("s0", "b", 3.0))
             await asyncio.sleep(0.1)
             assert told == [("s1", "a", 2.0), ("s0", "b", 3.0)]
             first.say(Alive())
             await asyncio.sleep(0.1)
-            second.say(Suspect("s0", "a", 4.0))
+            second.say(SilenceSuspected("s0", "a", 4.0))
             await asyncio.sleep(0.1)
             assert told[-1] == ("s0", "a", 4.0)
 

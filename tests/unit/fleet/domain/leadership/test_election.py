@@ -10,7 +10,7 @@ from control_plane.fleet.domain.leadership.election import (
     Following,
     Leading,
     LeaseLimits,
-    Request,
+    LeaseRequest,
     State,
     after,
     at,
@@ -24,7 +24,7 @@ LIMITS = LeaseLimits(ttl_s=6.0, margin_s=1.0)
 MINE = Lease(3, "me", 6.0)
 THEIRS = Lease(2, "they", 6.0, beat=5)
 SHORT = replace(MINE, ttl_s=0.5)
-LOOK, TAKE, RENEW, RESUME = Request.READ, Request.ACQUIRE, Request.RENEW, Request.RESUME
+LOOK, TAKE, RENEW, RESUME = LeaseRequest.READ, LeaseRequest.ACQUIRE, LeaseRequest.RENEW, LeaseRequest.RESUME
 NEW = Following()
 
 
@@ -56,7 +56,7 @@ NEW = Following()
         pytest.param(Following(had=MINE), RESUME, None, NEW, id="not its own any more, or the store may have lost writes"),
     ],
 )
-def test_what_becomes_of_an_answer(state: State, request_: Request, found: Lease | None, expected: State) -> None:
+def test_what_becomes_of_an_answer(state: State, request_: LeaseRequest, found: Lease | None, expected: State) -> None:
     assert after(state, request_, found, asked_s=9.5, now_s=10.0, limits=LIMITS) == expected
 
 
@@ -76,7 +76,7 @@ def test_what_becomes_of_an_answer(state: State, request_: Request, found: Lease
         pytest.param(Following(had=MINE), LOOK, LIMITS.look_every_s, id="it had it, of a store that cannot tell"),
     ],
 )
-def test_what_is_asked_next(state: State, expected: Request, wait_s: float) -> None:
+def test_what_is_asked_next(state: State, expected: LeaseRequest, wait_s: float) -> None:
     assert next_request(state, 10.0, LIMITS) is expected
     assert pause_s(state, 10.0, LIMITS) == pytest.approx(wait_s, abs=0.002)
 

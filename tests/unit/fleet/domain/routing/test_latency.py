@@ -36,7 +36,7 @@ def test_the_mean_is_that_of_the_answers_to_within_a_bucket(answered: list[float
 
 
 def test_the_mean_counts_who_was_given_up() -> None:
-    """Of four one takes 1 s, another is given up then, and of the two others one takes 4 s: three quarters take longer than 1 s."""
+    """One of four takes 1 s, another is given up then, and one of the two others takes 4 s: three quarters take longer than 1 s."""
     assert distribution([1.0, 4.0], [1.0, 4.0]).survival().mean_s == pytest.approx(1.0 + 0.75 * 3.0, rel=0.1)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.fleet.domain.routing.workload import Length, Workload, WorkloadLimits, classify, learned_threshold, pool_for
+from control_plane.fleet.domain.routing.workload import Length, WorkloadClass, WorkloadLimits, classify, learned_threshold, pool_for
 
 LIMITS = WorkloadLimits(long_units=50.0, long_rows=64, long_bytes=1000, urgent_from=1)
 
@@ -25,7 +25,7 @@ LIMITS = WorkloadLimits(long_units=50.0, long_rows=64, long_bytes=1000, urgent_f
 )
 def test_long_or_short(rows: int, size_bytes: int, cost_units: float | None, long_units: float | None, expected: Length) -> None:
     found = classify(rows=rows, size_bytes=size_bytes, cost_units=cost_units, priority=0, long_units=long_units, limits=LIMITS)
-    assert found == Workload(expected, is_urgent=False)
+    assert found == WorkloadClass(expected, is_urgent=False)
 
 
 @pytest.mark.parametrize(("priority", "is_urgent"), [(-1, False), (0, False), (1, True), (9, True)])
@@ -36,14 +36,14 @@ def test_urgent_or_not(priority: int, is_urgent: bool) -> None:
 @pytest.mark.parametrize(
     ("workload", "pools", "expected"),
     [
-        pytest.param(Workload(Length.SHORT, is_urgent=False), {"short", "long"}, "short", id="its own"),
-        pytest.param(Workload(Length.LONG, is_urgent=False), {"short", "long-urgent"}, None, id="none: all servers"),
-        pytest.param(Workload(Length.LONG, is_urgent=True), {"long", "long-urgent"}, "long-urgent", id="urgent"),
-        pytest.param(Workload(Length.LONG, is_urgent=True), {"long", "short-urgent"}, "long", id="urgent, but no pool is for that"),
-        pytest.param(Workload(Length.SHORT, is_urgent=True), set(), None, id="no pools"),
+        pytest.param(WorkloadClass(Length.SHORT, is_urgent=False), {"short", "long"}, "short", id="its own"),
+        pytest.param(WorkloadClass(Length.LONG, is_urgent=False), {"short", "long-urgent"}, None, id="none: all servers"),
+        pytest.param(WorkloadClass(Length.LONG, is_urgent=True), {"long", "long-urgent"}, "long-urgent", id="urgent"),
+        pytest.param(WorkloadClass(Length.LONG, is_urgent=True), {"long", "short-urgent"}, "long", id="urgent, but no pool is for that"),
+        pytest.param(WorkloadClass(Length.SHORT, is_urgent=True), set(), None, id="no pools"),
     ],
 )
-def test_pools(workload: Workload, pools: set[str], expected: str | None) -> None:
+def test_pools(workload: WorkloadClass, pools: set[str], expected: str | None) -> None:
     assert pool_for(workload, pools) == expected
 
 

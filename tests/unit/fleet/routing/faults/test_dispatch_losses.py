@@ -20,8 +20,6 @@ from tests.unit.fleet.routing.dispatch_bench import Request, idle, send, status
 from tests.unit.fleet.routing.faults.losses_bench import BROKE_OFF, DEAD, NOT_SENT, both_ready, repeatable
 
 pytestmark = pytest.mark.virtual_time
-
-
 GRPC_UNSENT = status_answer(14, "cannot connect", loss=SendFailure.NOT_SENT)
 GRPC_BROKE_OFF = status_answer(14, "closed", loss=SendFailure.CONNECTION_LOST)
 
@@ -288,7 +286,7 @@ HOW = "was killed by SIGKILL"
 
 
 class TestSeenDeaths:
-    """Of an embedded Triton's stubs: nobody need have met the dead process."""
+    """Deaths of an embedded Triton's stubs that were seen: nobody need have met the dead process."""
 
     async def test_it_is_loaded_anew_at_once_and_requests_wait_for_that(self) -> None:
         async with running(FleetBench()) as bench:
@@ -344,7 +342,7 @@ class TestSeenDeaths:
 
 
 class TestHangingCopies:
-    """Of a model whose computation never ends, while its server answers everything else."""
+    """A copy of a model whose computation never ends, while its server answers everything else."""
 
     @staticmethod
     async def ask(bench: FleetBench, *, takes_s: float, timeout_s: float) -> None:

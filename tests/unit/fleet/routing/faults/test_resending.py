@@ -263,7 +263,7 @@ class TestQueriesOfDeath:
             assert told == {200: 800}
 
     async def test_processes_that_share_their_lanes_blame_no_innocent(self) -> None:
-        """Of two processes, each of which sends a suspect to the only replica that is left, one has the poison."""
+        """Each of two processes sends a suspect to the only replica that is left, and one of these is the poison."""
         async with running(FleetBench(servers=2), reconciles=True) as bench, asyncio.TaskGroup() as tasks:
             await ready_everywhere(bench)
             servers = _Revived(bench)

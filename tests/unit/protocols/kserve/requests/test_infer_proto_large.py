@@ -70,7 +70,7 @@ class TestLarge:
 
     @pytest.mark.parametrize("field", [b"\x78\0", b"\x32\0", b"\x3a\0"], ids=["unknown", "outputs", "contents"])
     def test_so_is_what_has_very_many_fields(self, field: bytes) -> None:
-        """Of two bytes each protobuf's parser makes an object, in one step."""
+        """Protobuf's parser makes an object of each two bytes, in one step."""
         request = message("UINT8", (LARGE,), [bytes(LARGE)]).SerializeToString()
         assert read(request + b"\x78\0" * 8_000).inputs == (Tensor("X", "UINT8", (LARGE,)),)
         with pytest.raises(PayloadTooLarge, match="more than 8192 inputs, outputs"):

@@ -100,7 +100,7 @@ def streamed(folder: Path, device: Device, buffers: int) -> tuple[CausalLM, Laye
 
 
 def logits(model: CausalLM) -> list[Tensor]:
-    """Of three sequences that are read together, and then write three tokens each."""
+    """Logits of three sequences that are read together, and then write three tokens each."""
     pieces = [Piece(prompt, KeyValues(len(prompt) + 3)) for prompt in PROMPTS]
     found = []
     for _ in range(3):
