@@ -43,7 +43,7 @@ _LEAVES_AT = 0.8
 _AGAIN_S = 0.1
 """Time between tries of a request to leave while no server answers here."""
 _HOP = HOP_FIELD.decode()
-_MAY_BE_COMPUTED = frozenset((Fault.CONNECTION_LOST, Fault.SERVER_SILENT, Fault.REPLICA_SILENT))
+_MAY_BE_COMPUTED = frozenset((Fault.CONNECTION_LOST, Fault.SERVER_SILENT, Fault.REPLICA_SILENT, Fault.DEAD_STUB))
 _LACKING = (ModelNotFound, ModelLoadFailed)
 
 

@@ -163,6 +163,7 @@ async def test_for_another_region_a_fleet_loads_nothing() -> None:
         pytest.param(UpstreamUnavailable("unsent", is_not_sent=True), 1.0, UpstreamUnavailable, id="it was not sent"),
         pytest.param(UpstreamUnavailable("lost"), 1.0, UpstreamFailed, id="a process died of it"),
         pytest.param(UpstreamUnavailable("silent", recall=SILENT), 1.0, UpstreamFailed, id="it was taken back from a silent one"),
+        pytest.param(UpstreamUnavailable("dead", recall=Recall(RecallCause.STUB_DIED)), 1.0, UpstreamFailed, id="its model's process died"),
         pytest.param(status_answer(14, "x", loss=SendFailure.CONNECTION_LOST), 1.0, UpstreamFailed, id="a process died of it, over gRPC"),
         pytest.param(Overloaded("busy"), None, Overloaded, id="no room"),
         pytest.param(ModelLoadFailed("corrupt"), None, ModelNotFound, id="a model that cannot be loaded"),
