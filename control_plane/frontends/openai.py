@@ -19,7 +19,7 @@ from control_plane.cache.domain.cached_response import HEADER, forbids_cached_an
 from control_plane.core.action import Action
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ModelNotFound, PayloadTooLarge, RouteNotFound
-from control_plane.core.infer_call import Frontend
+from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.embeddings.domain.openai_request import (
     EmbeddingsRequest,
@@ -56,6 +56,10 @@ class HttpEmbeddingsCall(HttpOpenaiCall):
 
     def read(self) -> Steps[EmbeddingsRequest]:
         return request_steps(self.body())
+
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        """Nothing: what is sent is its texts, in batches."""
+        return ()
 
     def send_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         return gateway.http.send(with_timeout(self.http, timeout_s), timeout_s=timeout_s)

@@ -72,8 +72,8 @@ class ServerRequest(Hashable, Protocol[AnswerT]):
         """The outcome that Triton's answer amounts to."""
 
 
-class SendableOn(Protocol[AnswerT]):
-    """A request that another region may answer."""
+class SendableOn(Hashable, Protocol[AnswerT]):
+    """A request that another region may answer. Its `content` is empty where only its parts are sent."""
 
     def field(self, name: str) -> str | None:
         """See `inference/routes/targets.Assignee`."""

@@ -269,6 +269,8 @@ class FleetDispatcher:
         if fault is Fault.DEAD_STUB and running is not None and recall_of(attempt.error) is not None:
             running.permit.forsake()  # nobody goes on with what a dead process had
         if await self.resending.is_death(fault, attempt.error, reservation, is_suspect=suspect is not None):
+            if running is not None:
+                running.note_death()
             is_stub = fault is Fault.DEAD_STUB
             await self.deaths.died(request, call, reservation.server.name, suspect=suspect, is_stub=is_stub)
 

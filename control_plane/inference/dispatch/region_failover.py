@@ -43,7 +43,7 @@ _LEAVES_AT = 0.8
 _AGAIN_S = 0.1
 """Time between tries of a request to leave while no server answers here."""
 _HOP = HOP_FIELD.decode()
-_MAY_BE_COMPUTED = frozenset((Fault.CONNECTION_LOST, Fault.SERVER_SILENT, Fault.REPLICA_SILENT))
+_MAY_BE_COMPUTED = frozenset((Fault.CONNECTION_LOST, Fault.SERVER_SILENT, Fault.REPLICA_SILENT, Fault.DEAD_STUB))
 _LACKING = (ModelNotFound, ModelLoadFailed)
 
 
@@ -174,8 +174,9 @@ class RegionFailover:
     async def _leave(
         self, request: SendableOn[AnswerT], running: AuthorizedRequest, deadline_s: float, *, is_model_missing: bool = False
     ) -> AnswerT | None:
-        """Have another region answer a request, and note which one did; None: none has."""
-        if not self._regions.is_any_well:
+        """Have another region answer a request, and note which one did; None: none has. What is suspect stays, whatever else it is
+        refused for here."""
+        if not self._regions.is_any_well or running.is_suspect or await self._dispatch.deaths.suspects(request, running.call):
             return None
         running.leave_region()
         return await self._regions.ask(request, running, left_s=deadline_s - self._now_s(), is_model_missing=is_model_missing)
@@ -188,7 +189,8 @@ class RegionFailover:
 
     def may_leave(self, running: AuthorizedRequest) -> bool:
         """Whether a request that is being computed here, or the one whose batch it is, may leave, and another region is well."""
-        return (running.batch_of or running) in self._here and self._regions.is_any_well
+        whole = running.batch_of or running
+        return whole in self._here and not whole.is_suspect and self._regions.is_any_well
 
     def _require_loaded(self, running: AuthorizedRequest) -> None:
         """Require that a fleet need not load anything for another region's request. Raises ModelNotFound."""

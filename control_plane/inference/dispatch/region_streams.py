@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
+from control_plane.core.infer_call import InferCall
 from control_plane.inference.requests import GenerateRequest
 from control_plane.protocols.http1 import HttpAnswer, with_header, with_line
 from control_plane.triton.ports import HttpStream, RegionUpstream
@@ -21,6 +22,9 @@ class StreamableOn:
 
     def body_bytes(self) -> int:
         return self._request.body_bytes()
+
+    def content(self, call: InferCall) -> Sequence[bytes]:
+        return self._request.content(call)
 
     def send_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
         return self._request.stream_on(gateway, timeout_s=timeout_s)

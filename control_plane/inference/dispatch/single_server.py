@@ -56,6 +56,8 @@ class RunningOnOne(CostedRequest, RepeatableRequest, Protocol):
     @property
     def permit(self) -> Forsakable: ...
 
+    def note_death(self) -> None: ...
+
 
 class Sendable(Hashable, Protocol[AnswerT_co]):
     """Request with a whole response."""
@@ -178,6 +180,8 @@ class SingleServerDispatch:
             if self.deaths.watches(call.model_name):
                 self._servers.pick()  # who comes while Triton is down is refused at once
                 async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
+                    if suspect is not None and running is not None:
+                        running.note_death()  # of an equal one
                     # The suspect before it may have ended Triton, or the model's stub.
                     await self._servers.comes_up(within_s=deadline_s - self._now_s())
                     if call.model_name in self._under_repair.ready_s:
@@ -312,6 +316,8 @@ class SingleServerDispatch:
             running.permit.forsake()  # nobody goes on with what a dead process had
         self._tell_of_frozen(fault, attempt.error, call, sent)
         if await self.is_death(fault, attempt.error, call, sent, is_suspect=suspect is not None):
+            if running is not None:
+                running.note_death()
             await self.deaths.died(request, call, ONLY, suspect=suspect, is_stub=fault is Fault.DEAD_STUB)
 
     def _tell_of_frozen(self, fault: Fault, error: Exception | None, call: InferCall, sent: _Sent) -> None:

@@ -73,6 +73,7 @@ class RunningRequest:
         "is_diverted",
         "is_metered",
         "is_repeatable",
+        "is_suspect",
         "model_name",
         "named_model",
         "outcome",
@@ -220,7 +221,7 @@ class AdmittedRequest(RunningRequest):
         if self.unparsed is not None:
             authorized.permit.held_bytes = self.unparsed.body_bytes()
         authorized.is_cache_hit = authorized.is_repeatable = authorized.continues_at_triton = authorized.is_diverted = False
-        authorized.is_computed_in_part = False
+        authorized.is_computed_in_part = authorized.is_suspect = False
         self.set_requested(call, named=named)
         authorized.estimate_cost(call)
         authorized.rows = int(authorized.computed_rows)
@@ -261,6 +262,8 @@ class AuthorizedRequest(AdmittedRequest):
     """Whether equal requests have equal answers, so that sending the request twice does no harm."""
     is_computed_in_part: bool
     """Whether parts of a sharded model were computed for it that must not be computed twice, whatever another has refused."""
+    is_suspect: bool
+    """Whether a process has died under it, or under one of its batches."""
     continues_at_triton: bool
     """Whether Triton may go on computing it after it has ended here."""
     is_diverted: bool
@@ -280,6 +283,10 @@ class AuthorizedRequest(AdmittedRequest):
     def has_flight(self) -> bool:
         """Whether a flight holds the request's permit."""
         return self._has_flight
+
+    def note_death(self) -> None:
+        """Note that a process has died under the request."""
+        (self.batch_of or self).is_suspect = True
 
     def divert(self, call: InferCall) -> None:
         """Turn the request to another model: what the first one has cost is not charged. Not while it `has_flight`."""

@@ -13,6 +13,7 @@ from control_plane.inference.dispatch.dispatch import Dispatch
 from control_plane.inference.dispatch.region_failover import RegionFailover
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
+from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeUpstream
@@ -50,6 +51,7 @@ class Running:
     is_repeatable: bool = False
     has_flight: bool = False
     is_computed_in_part: bool = False
+    is_suspect: bool = False
     sent_s: float | None = None
     model_name: str = "m"
     batch_of: Running | None = None
@@ -65,12 +67,16 @@ class Running:
 class Request:
     fields: dict[str, str] = field(default_factory=dict)
     size_bytes: int = 10
+    text: str = ""
 
     def field(self, name: str) -> str | None:
         return self.fields.get(name)
 
     def body_bytes(self) -> int:
         return self.size_bytes
+
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        return (self.text.encode(),)
 
 
 @dataclass
@@ -100,6 +106,7 @@ class Regions:
 @dataclass
 class OnlyReady:
     catalogue: object | None = None
+    deaths: QueriesOfDeath = field(default_factory=lambda: QueriesOfDeath(now_s=asyncio.get_running_loop().time))
 
 
 @dataclass
@@ -116,7 +123,8 @@ class Bench:
     def __init__(self, *, dispatch: OnlyReady | None = None) -> None:
         self.regions, self.servers, self.loop = Regions(), Servers(), asyncio.get_running_loop()
         self.servers.up(FakeUpstream())
-        self.region_failover = RegionFailover(self.regions, self.servers, cast("Dispatch", dispatch or OnlyReady()), now_s=self.loop.time)
+        self.dispatch = dispatch or OnlyReady()
+        self.region_failover = RegionFailover(self.regions, self.servers, cast("Dispatch", self.dispatch), now_s=self.loop.time)
         self.times_s: list[float] = []
         """The time that each attempt here was given."""
 

@@ -163,6 +163,7 @@ async def test_for_another_region_a_fleet_loads_nothing() -> None:
         pytest.param(UpstreamUnavailable("unsent", is_not_sent=True), 1.0, UpstreamUnavailable, id="it was not sent"),
         pytest.param(UpstreamUnavailable("lost"), 1.0, UpstreamFailed, id="a process died of it"),
         pytest.param(UpstreamUnavailable("silent", recall=SILENT), 1.0, UpstreamFailed, id="it was taken back from a silent one"),
+        pytest.param(UpstreamUnavailable("dead", recall=Recall(RecallCause.STUB_DIED)), 1.0, UpstreamFailed, id="its model's process died"),
         pytest.param(status_answer(14, "x", loss=SendFailure.CONNECTION_LOST), 1.0, UpstreamFailed, id="a process died of it, over gRPC"),
         pytest.param(Overloaded("busy"), None, Overloaded, id="no room"),
         pytest.param(ModelLoadFailed("corrupt"), None, ModelNotFound, id="a model that cannot be loaded"),
@@ -278,6 +279,18 @@ async def test_what_still_waits_leaves_while_there_is_time(is_waiting: bool, tak
         assert bench.regions.left_s == pytest.approx(2.0)
 
 
+async def test_one_under_which_a_process_has_died_stays_whatever_it_is_refused_for() -> None:
+    bench, poison = Bench(), Request(text="poison")
+    refused = Overloaded("model 'm' has lost its Python process and is being loaded anew; try again in 9.0 s")
+    await bench.dispatch.deaths.died(poison, Running().call, "triton", suspect=None, is_stub=True)
+    with pytest.raises(Overloaded, match="lost its Python process"):
+        await bench.answer(refused, request=poison)
+    with pytest.raises(Overloaded, match="lost its Python process"):
+        await bench.answer(refused, running=Running(is_suspect=True))
+    assert await bench.answer(refused, request=Request(text="innocent")) is THEIRS
+    assert len(bench.regions.asked_for) == 1
+
+
 async def test_a_caller_that_leaves_is_no_recall() -> None:
     bench, work = Bench(), Slow(100.0)
     async with asyncio.TaskGroup() as tasks:
@@ -294,6 +307,7 @@ async def test_a_caller_that_leaves_is_no_recall() -> None:
         pytest.param(Running(), True, True, id="it may"),
         pytest.param(Running(), False, False, id="nobody else is well"),
         pytest.param(Running(permit=Permit(stays_in_region=True)), True, False, id="its tenant's stay"),
+        pytest.param(Running(is_suspect=True), True, False, id="a process has died under it"),
     ],
 )
 async def test_what_stays_is_known_while_it_is_computed(running: Running, is_any_well: bool, expected: bool) -> None:

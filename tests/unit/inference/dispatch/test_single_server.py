@@ -339,6 +339,17 @@ async def test_a_model_that_hangs_is_told_of_and_not_while_it_may_work_on_a_long
     assert not told, "a model that fails requests answers"
 
 
+async def test_what_was_taken_back_from_a_process_that_died_is_known_for_it() -> None:
+    bench, loop = Bench(), asyncio.get_running_loop()
+    bench.servers.suspect = lambda *suspected: None
+    running, noted = repeatable(True), list[bool]()
+    running.note_death = lambda: noted.append(True)
+    loop.call_later(0.1, bench.servers.under_repair.show, {"a": loop.time() + 90.0})
+    with pytest.raises(Overloaded, match="lost its Python process"):
+        await bench.one.send(Request([OK], takes_s=5.0), call("a"), timeout_s=30.0, running=running)
+    assert noted
+
+
 @pytest.mark.parametrize("may_leave", [True, False])
 async def test_what_was_not_sent_waits_for_the_next_triton_unless_another_region_may_take_it(may_leave: bool) -> None:
     bench, request = Bench(), Request([NOT_SENT, OK])

@@ -26,7 +26,7 @@ def repeatable(running: bool) -> Any:
     return SimpleNamespace(
         is_repeatable=running, rows=1, units=None, expected_units=1.0, priority=0, sent_s=None, sent=lambda server: None,
         permit=SimpleNamespace(forsake=lambda: None, enter_room=None, is_interrupted=False), frontend=Frontend.HTTP,
-        hedging=HedgingPolicy(),
+        hedging=HedgingPolicy(), note_death=lambda: None,
     )  # fmt: skip
 
 
