@@ -136,11 +136,11 @@ async def test_callers_who_leave_at_once_cost_others_no_start() -> None:
 
 
 async def test_a_start_whose_caller_leaves_is_that_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts, start = list[Any](), asyncio.create_subprocess_exec
+    starts, start, have_left = list[Any](), asyncio.create_subprocess_exec, asyncio.Event()
 
     async def counted(*program: Any, **options: Any) -> asyncio.subprocess.Process:
         starts.append(program)
-        await asyncio.sleep(0.01)
+        await have_left.wait()
         return await start(*program, **options)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", counted)
@@ -149,6 +149,7 @@ async def test_a_start_whose_caller_leaves_is_that_of_the_next(monkeypatch: pyte
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.001):
                     await rendered(it, TEMPLATE)
+        have_left.set()
         assert "hi é" in await rendered(it, TEMPLATE)
         assert len(starts) == 1
 
