@@ -174,9 +174,9 @@ class RegionFailover:
     async def _leave(
         self, request: SendableOn[AnswerT], running: AuthorizedRequest, deadline_s: float, *, is_model_missing: bool = False
     ) -> AnswerT | None:
-        """Have another region answer a request, and note which one did; None: none has. What is suspect stays, whatever else it is
-        refused for here."""
-        if not self._regions.is_any_well or running.is_suspect or await self._dispatch.deaths.suspects(request, running.call):
+        """Have another region answer a request, and note which one did; None: none has. One under which a process has died stays,
+        whatever else it is refused for, and so does one that is guilty. Of suspects others are equal to, most are innocent."""
+        if not self._regions.is_any_well or running.is_suspect or await self._dispatch.deaths.refuses(request, running.call):
             return None
         running.leave_region()
         return await self._regions.ask(request, running, left_s=deadline_s - self._now_s(), is_model_missing=is_model_missing)

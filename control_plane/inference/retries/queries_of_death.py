@@ -135,11 +135,12 @@ class QueriesOfDeath:
         # Every request asks: while no process has died lately, without a look at the clock.
         return bool(self._suspects.models) and self._suspects.watches(model, self.now_s())
 
-    async def suspects(self, request: Hashable, call: InferCall) -> bool:
-        """Whether processes have died under such a request, so that it is suspect or guilty."""
+    async def refuses(self, request: Hashable, call: InferCall) -> bool:
+        """Whether such a request is guilty."""
         if not self.watches(call.model_name) or not (content := request.content(call)):
             return False
-        return self._suspects.record(await digest_of(content, call), self.now_s()) is not None
+        record = self._suspects.record(await digest_of(content, call), self.now_s())
+        return record is not None and record.verdict is Verdict.GUILTY
 
     @asynccontextmanager
     async def turn(self, request: Hashable, call: InferCall, *, timeout_s: float) -> AsyncIterator[Suspect | None]:

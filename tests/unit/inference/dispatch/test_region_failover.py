@@ -279,16 +279,19 @@ async def test_what_still_waits_leaves_while_there_is_time(is_waiting: bool, tak
         assert bench.regions.left_s == pytest.approx(2.0)
 
 
-async def test_one_under_which_a_process_has_died_stays_whatever_it_is_refused_for() -> None:
-    bench, poison = Bench(), Request(text="poison")
+async def test_one_under_which_a_process_has_died_stays_whatever_it_is_refused_for_and_so_does_a_guilty_one() -> None:
+    bench, poison, call = Bench(), Request(text="poison"), Running().call
     refused = Overloaded("model 'm' has lost its Python process and is being loaded anew; try again in 9.0 s")
-    await bench.dispatch.deaths.died(poison, Running().call, "triton", suspect=None, is_stub=True)
-    with pytest.raises(Overloaded, match="lost its Python process"):
-        await bench.answer(refused, request=poison)
     with pytest.raises(Overloaded, match="lost its Python process"):
         await bench.answer(refused, running=Running(is_suspect=True))
+    await bench.dispatch.deaths.died(poison, call, "triton", suspect=None, is_stub=True)
+    assert await bench.answer(refused, request=poison) is THEIRS, "it is only equal to a suspect"
+    async with bench.dispatch.deaths.turn(poison, call, timeout_s=1.0) as suspect:
+        with pytest.raises(QueryOfDeath):
+            await bench.dispatch.deaths.died(poison, call, "triton", suspect=suspect, is_stub=True)
+    with pytest.raises(Overloaded, match="lost its Python process"):
+        await bench.answer(refused, request=poison)
     assert await bench.answer(refused, request=Request(text="innocent")) is THEIRS
-    assert len(bench.regions.asked_for) == 1
 
 
 async def test_a_caller_that_leaves_is_no_recall() -> None:
