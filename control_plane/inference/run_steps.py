@@ -14,8 +14,8 @@ from control_plane.core.algorithms.steps import Steps
 
 T = TypeVar("T")
 
-_TURN_S = 0.002
-"""Seconds of each turn in which slices are begun; one takes up to 2 ms."""
+_TURN_S = 0.0005
+"""Seconds of each turn in which slices are begun, mostly one, which may take 2 ms."""
 _PART, _MOST_S = 0.25, 0.01
 """Of a turn that took longer they take this part, or who has large bodies would get nothing beside many small requests; and a bound
 on that: a long turn must not make the next one as long."""

@@ -16,17 +16,19 @@ from control_plane.inference.domain.queries_of_death import ONE_BATCH_S
 AT_LEAST_S, _FACTOR = 1.5, 3.0
 """Shortest wait, and the wait as a multiple of the longest that an answer has lately taken there: as for a replica that
 hangs (`triton/copy_silence`)."""
+PROBE_S = 0.3
+"""Shortest wait at a replica in doubt: a request goes there now and then to find out, and should not pay for it with a long wait."""
 
 
 def overdue(fleet: Fleet, server: Server, replica: Replica, *, sent_s: float, now_s: float, avoid: Container[str] = ()) -> bool:
     """Whether a request that was sent at `sent_s` had better be taken back from this replica.
 
     What the replica works on is not: it may be a long one. That is the oldest request of all workers there, unless callers have
-    given up others before it, which Triton goes on computing. `avoid` are servers whose replicas would not do.
+    given up others before it, which Triton goes on computing. `avoid` are servers whose replicas are in doubt.
     """
-    if not is_silent(replica, sent_s=sent_s, now_s=now_s) or sent_s <= _worked_on_s(replica):
+    limit_s = _limit_s(replica, PROBE_S if server.name in avoid else AT_LEAST_S)
+    if now_s - max(sent_s, replica.answered_s) < limit_s or sent_s <= _worked_on_s(replica):
         return False
-    limit_s = _limit_s(replica)
     return any(
         each.answered_s >= now_s - limit_s or not each.in_flight
         for other, each in fleet.ready_replicas(replica.model)
@@ -51,8 +53,8 @@ def is_behind(replica: Replica, *, sent_s: float, now_s: float) -> bool:
     return not may_hang(replica, sent_s=sent_s) and is_silent(replica, sent_s=_worked_on_s(replica), now_s=now_s)
 
 
-def _limit_s(replica: Replica) -> float:
-    return max(AT_LEAST_S, _FACTOR * replica.longest_s)
+def _limit_s(replica: Replica, at_least_s: float = AT_LEAST_S) -> float:
+    return max(at_least_s, _FACTOR * replica.longest_s)
 
 
 def _worked_on_s(replica: Replica) -> float:

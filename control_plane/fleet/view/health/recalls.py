@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from control_plane.core.errors import Recall, RecallCause, UpstreamUnavailable
 from control_plane.fleet.domain.fleet import Fleet, Replica
-from control_plane.fleet.domain.health.overdue import AT_LEAST_S, may_hang, overdue
+from control_plane.fleet.domain.health.overdue import PROBE_S, may_hang, overdue
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.retries.attempt import Send
 from control_plane.triton.open_streams import MOST_SUSPECTS
@@ -101,7 +101,7 @@ class Recalls:
                 continue
             for recalled, request in list(in_flight.items()):
                 replica, sent_s = request.reservation.replica, request.reservation.started_s
-                if now_s < request.ask_from_s or now_s - sent_s < AT_LEAST_S:
+                if now_s < request.ask_from_s or now_s - sent_s < PROBE_S:
                     continue
                 if overdue(self._fleet, server, replica, sent_s=sent_s, now_s=now_s, avoid=doubted(replica.model)):
                     why = f"server '{name}' does not answer for '{replica.model}'"

@@ -50,6 +50,16 @@ def test_the_oldest_is_where_another_process_has_an_older_one() -> None:
     assert scene.is_overdue(10.0)
 
 
+def test_one_that_is_sent_to_a_replica_in_doubt_is_soon() -> None:
+    scene = Scene()
+    scene.here.abandoned_s, scene.here.waiting = 9.8, {3: 11.6}
+    assert scene.is_overdue(11.6, now_s=11.95, avoid=("s0",))
+    assert not scene.is_overdue(11.6, now_s=11.85, avoid=("s0",))
+    assert not scene.is_overdue(11.6, now_s=11.95), "it is in no doubt"
+    scene.here.longest_s = 0.2
+    assert not scene.is_overdue(11.6, now_s=11.95, avoid=("s0",)), "answers have taken as long"
+
+
 @pytest.mark.parametrize("now_s", [10.2, 11.5])
 def test_not_before_it_has_waited_for_long(now_s: float) -> None:
     assert not Scene().is_overdue(10.1, now_s=now_s)

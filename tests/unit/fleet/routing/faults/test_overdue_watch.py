@@ -23,8 +23,8 @@ async def test_what_waits_behind_one_that_never_ends_is_sent_elsewhere_and_other
         endless = asyncio.get_running_loop().create_task(tritons.ask(3600.0, timeout_s=25.0))
         await asyncio.gather(*callers)
         assert max(told) < 2.0
-        # One was there when it began, and one at a time is a probe.
-        assert sum(took_s > 1.0 for took_s in told) <= 6
+        # Those were there when it began; who is a probe later is taken back much sooner.
+        assert sum(took_s > 1.0 for took_s in told) <= 4
         with pytest.raises(DeadlineExceeded):
             await endless
         assert idle(bench)
