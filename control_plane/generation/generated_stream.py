@@ -29,7 +29,8 @@ _TOO_LONG = re.compile(r"maximum (?:model|context) length")
 """vLLM's words for a prompt that is longer than what the model can see."""
 _STATUSES: tuple[tuple[re.Pattern[str], int], ...] = (
     (_TOO_LONG, 400),
-    (re.compile(r"Request for unknown model"), 404),
+    # Further behind they may be a caller's, whom a model quotes: its replica would be taken for gone.
+    (re.compile(r"\A(?:in ensemble '[^']{1,300}', )*Request for unknown model"), 404),
     (re.compile(r"is not at ready state|Exceeds maximum queue size|Request timeout expired|Server is stopping|Server not ready"), 503),
 )
 """Words of an error -> its HTTP status, as Triton would give it; the errors in a stream have none. All others are the model's."""

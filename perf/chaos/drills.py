@@ -15,7 +15,7 @@ from perf.chaos.faults import processes, stores
 from perf.chaos.scene import Act
 
 _NOTHING = "nothing"
-_CALLERS, _EACH_WAY = 20, 10
+_CALLERS, _EACH_WAY, _STREAMS_EACH_WAY = 20, 10, 2
 """Of every way to ask two; half of them send what may be computed twice and is answered whole, six ask for streams."""
 _E2E = "tests/e2e"
 _QUICK = f"{_E2E}/perf/test_perf.py::test_scenario"
@@ -45,6 +45,9 @@ class Drill:
     """The same of those that are answered whole, of all of them."""
     refuses: bool = False
     """Whether those may be told when to come again who come meanwhile: where another gateway may have what is missing here."""
+    streams_refused: float = 0.0
+    """Streams at most that are told when to come again elsewhere: requests of ModelStreamInfer to decoupled models are not sent again, as
+    nobody can tell what has come of them."""
     over_within_s: float = 5.0
     """From the fault to the last failure, at most."""
     slow_until_s: float = math.inf
@@ -94,13 +97,14 @@ DRILLS = {
         Drill(
             "generative stub dies", "three servers", processes.kill_a_generative_stub,
             "the same of a replica that chats, `generate_stream` and ModelStreamInfer ask",
-            "streams there end with an error after the pieces that came; no other request", "",
+            "streams there end with an error after the pieces that came, and ModelStreamInfer is told when to come again where none had; "
+            "no other request", "", streams_refused=_STREAMS_EACH_WAY,
         ),
         Drill(
             "generative stub freezes", "three servers", processes.freeze_a_generative_stub,
             "SIGSTOP of the Python process of one of three replicas for 12 s",
-            "requests there wait until the replica is given up on, and streams end with an error; no other request", "",
-            over_within_s=DEADLINE_S + 2.5,
+            "requests there wait until the replica is given up on, and streams end with an error, or ModelStreamInfer is told when to come "
+            "again; no other request", "", over_within_s=DEADLINE_S + 2.5, streams_refused=_STREAMS_EACH_WAY,
         ),
         Drill(
             "stub freezes", "three servers", processes.freeze_a_stub, "SIGSTOP of the Python process of one of three replicas for 12 s",

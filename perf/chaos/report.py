@@ -208,7 +208,7 @@ def _targets(drill: Drill) -> Iterator[Target]:
         yield at_most("lost_repeatable", "failed though repeatable, and not told when to come again", drill.lost)
     else:
         yield at_most("failed_repeatable", "failed though repeatable", drill.lost)
-        yield at_most("streams_refused", "streams refused", drill.lost)
+        yield at_most("streams_refused", "streams refused", max(drill.lost, drill.streams_refused))
     yield at_most("streams_failed", "streams that fail before their first piece", drill.lost)
     yield at_most("streams_lost", "streams that end without a word", drill.lost)
     yield at_most("streams_cut_short", "streams that end as if they were whole", 0.0)

@@ -91,7 +91,9 @@ async def test_a_whole_answer_that_never_ends_fails_before_it_fills_the_memory()
         pytest.param("m: Exceeds maximum queue size", 503, Fault.QUEUE_FULL, id="full"),
         pytest.param("Stub process 'm_0_0' is not healthy.", 500, Fault.DEAD_STUB, id="dead"),
         pytest.param("The prompt is longer than the maximum model length of 2048", 400, Fault.OTHER, id="too-long"),
+        pytest.param("in ensemble 'e', Request for unknown model: 'm' is not found", 404, Fault.MODEL_MISSING, id="unknown-step"),
         pytest.param("out of memory", 500, Fault.OTHER, id="the-models"),
+        pytest.param("cannot parse 'Request for unknown model: x'", 500, Fault.OTHER, id="a-callers-words"),
     ],
 )
 async def test_an_error_in_place_of_the_first_response_is_an_answer(text: str, status: int, fault: Fault) -> None:
