@@ -24,10 +24,10 @@ from control_plane.batches.domain.input_lines import InputLines, InputReader
 from control_plane.batches.domain.output_lines import chunk_end, never_made
 from control_plane.batches.files import Files
 from control_plane.batches.ports import Shelf
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.errors import InvalidRequest, LimitExceeded, ModelNotFound, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.core.visible_items import visible_items
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.domain.transitions import RetryPolicy
 from control_plane.jobs.ports import Bounds, JobBackend

@@ -14,7 +14,7 @@ from control_plane.batches.domain.input_lines import lines_of
 from control_plane.batches.domain.output_lines import ChunkEnd, can_be_without_a_job, chunk_end, ended, split_result, unanswered_lines
 from control_plane.batches.ports import Shelf
 from control_plane.batches.webhook import tell
-from control_plane.inference.run_steps import run_in_steps
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.jobs.domain.job import JobState
 from control_plane.jobs.ports import JobBackend, SpoolDamaged
 from control_plane.jobs.pruning import Pruner

@@ -19,6 +19,7 @@ from typing import Protocol
 from control_plane.admission.permit import Permit
 from control_plane.cache.keys import CacheScope
 from control_plane.cache.response_cache import ResponseCache
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import DeadlineExceeded, InvalidRequest, UpstreamUnavailable
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
@@ -37,7 +38,6 @@ from control_plane.inference.in_flight.unparsed_request import UnparsedRequest
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.requests import SendableOn
 from control_plane.inference.routes.targets import Arm, Assignee
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.objects.domain.route import Route, timeout_s_of
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.telemetry.tracing import TRACEPARENT

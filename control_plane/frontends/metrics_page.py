@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import METRICS_NEED
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import ControlPlaneError
 from control_plane.frontends.common.caller import identify
 from control_plane.frontends.merged_metrics import merged_metrics_steps
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.server_state import ServerState
 from control_plane.triton.servers import Servers

@@ -16,6 +16,7 @@ from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_call
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.cache.domain.cached_response import HEADER, forbids_cached_answer
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.action import Action
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ModelNotFound, PayloadTooLarge, RouteNotFound
@@ -34,7 +35,6 @@ from control_plane.frontends.http.answers.streams import watched
 from control_plane.frontends.openai_call import HttpOpenaiCall
 from control_plane.generation.generation import Generation
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content, with_header
 from control_plane.protocols.kserve.routes import V2Route, read_route
 from control_plane.protocols.openai import model_answer, models_answer

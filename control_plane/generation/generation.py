@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 from uuid import uuid4
 
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.algorithms.steps import Steps, finish
 from control_plane.core.errors import DeadlineExceeded, InvalidRequest
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
@@ -31,7 +32,6 @@ from control_plane.inference.governance import Meter
 from control_plane.inference.in_flight.unparsed_request import UnparsedRequest
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.routes.targets import Assignee
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.grpc import GrpcHead, frame_message
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import HttpStream, ModelStream, RegionUpstream, Slot, Upstream

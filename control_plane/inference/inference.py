@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from control_plane.admission.permit import Permit
 from control_plane.auth.domain.authorization import Need
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.errors import ControlPlaneError, LimitExceeded, Overloaded, PermissionDenied
 from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
@@ -43,7 +44,6 @@ from control_plane.inference.routes.budget_dial import AdmissionForecast, Budget
 from control_plane.inference.routes.fallback import TargetFallback
 from control_plane.inference.routes.shadowing import Shadow
 from control_plane.inference.routes.targets import Arm, Assignee, RouteTargets
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.sequence_starts import SequenceStarts
 from control_plane.inference.traced_request import traced
 from control_plane.objects.domain.route import Route, timeout_s_of

@@ -16,6 +16,7 @@ from itertools import count
 from control_plane.batches.domain.batch import EMBEDDINGS
 from control_plane.batches.domain.input_lines import Line, lines_of
 from control_plane.batches.domain.output_lines import answered_line
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.core.principal import Principal
@@ -29,7 +30,6 @@ from control_plane.frontends.jobs.job_meter import JobMeter
 from control_plane.frontends.jobs.yielding import Yielding
 from control_plane.frontends.openai import HttpEmbeddingsCall
 from control_plane.inference.governance import Meter
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.ports import Computed, TryAgain
 from control_plane.metering.domain.usage import Usage

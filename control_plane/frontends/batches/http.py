@@ -15,6 +15,7 @@ import orjson
 from control_plane.batches.batches import Batches
 from control_plane.batches.domain.batch import EMBEDDINGS, StoredFile
 from control_plane.batches.files import Files
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.principal import Principal
@@ -22,7 +23,6 @@ from control_plane.frontends.batches.upload import Upload
 from control_plane.frontends.batches.views import batch_view, file_view, page
 from control_plane.frontends.common.lists import list_steps
 from control_plane.frontends.jobs.webhook_field import Webhooks, webhook_of
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.ports import BlobReader
 from control_plane.protocols.http1 import NOT_KEPT, HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.kserve.routes import V2Route

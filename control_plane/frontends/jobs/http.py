@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest, RouteNotFound
 from control_plane.core.principal import Principal
@@ -23,7 +24,6 @@ from control_plane.frontends.jobs.events import JobEvents
 from control_plane.frontends.jobs.fingerprint import fingerprint
 from control_plane.frontends.jobs.result_stream import ResultStream, begin_result
 from control_plane.frontends.jobs.webhook_field import Webhooks, webhook_of
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.attempts import decode_attempt, encode_outcome
 from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Job, JobState, PriceClass

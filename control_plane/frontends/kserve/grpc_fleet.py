@@ -8,13 +8,13 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.view.catalogue import asked_of_all
 from control_plane.frontends.kserve.http_fleet import not_available
 from control_plane.frontends.kserve.sharded_answers import grpc_description, has_version
 from control_plane.inference.dispatch.catalogue import Catalogue
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus, message_answer, message_in, status_answer
 from control_plane.protocols.kserve.merged_statistics import PER_STEP, merged_statistics_steps, no_statistics
 from control_plane.protocols.kserve.messages import service_pb2

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from typing import TypeAlias
 
 from control_plane.auth.stream_rights import StreamRights
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded
 from control_plane.core.infer_call import InferCall, Outcome
 from control_plane.core.principal import Principal
@@ -37,7 +38,6 @@ from control_plane.frontends.kserve.services import KServeServices
 from control_plane.inference.in_flight.running_request import AuthorizedRequest, RunningRequest
 from control_plane.inference.model_configuration.transaction_policies import TransactionPolicies
 from control_plane.inference.routes.targets import Arm
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.grpc import (
     HEAD,
     GrpcAnswer,

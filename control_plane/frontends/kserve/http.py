@@ -11,6 +11,7 @@ import orjson
 
 from control_plane.auth.domain.authorization import OVERRIDE_NEED, need_of_call
 from control_plane.auth.stream_rights import StreamRights
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.action import Action
 from control_plane.core.errors import (
     GatewayStopping,
@@ -37,7 +38,6 @@ from control_plane.frontends.kserve.http_infer import (
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
 from control_plane.frontends.kserve.services import KServeServices
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.timed_request import timed, timed_stream
 from control_plane.protocols.grpc import GrpcStatus
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content

@@ -8,12 +8,12 @@ from typing import Any
 
 import orjson
 
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.action import Action
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.view.catalogue import asked_of_all
 from control_plane.frontends.kserve.sharded_answers import has_version, http_description
 from control_plane.inference.dispatch.catalogue import Catalogue
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.kserve.merged_statistics import merged_statistics_steps, no_statistics
 from control_plane.protocols.kserve.model_control import read_index_request

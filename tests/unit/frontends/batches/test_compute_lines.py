@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.errors import DeadlineExceeded, InvalidRequest, UpstreamUnavailable
 from control_plane.core.infer_call import Outcome
 from control_plane.core.principal import ANONYMOUS
@@ -16,7 +17,6 @@ from control_plane.embeddings.domain.embedding_tensors import EmbeddedText
 from control_plane.embeddings.embeddings import EmbeddingsAnswer
 from control_plane.frontends.batches.compute_lines import LinesCompute
 from control_plane.frontends.jobs.yielding import Yielding
-from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.ports import Computed, TryAgain
 from control_plane.metering.domain.usage import Usage

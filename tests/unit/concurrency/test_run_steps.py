@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from control_plane.concurrency.run_steps import run_in_steps
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import InvalidRequest
-from control_plane.inference.run_steps import run_in_steps
 
 _SLICE_S = 0.002
 
