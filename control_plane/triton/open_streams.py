@@ -8,13 +8,13 @@ decoupled model's callers nothing of the death of its process: their responses w
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Protocol, TypeVar
 
+from control_plane.concurrency.abort_scope import AbortScope
 from control_plane.core.errors import Recall, RecallCause, UpstreamUnavailable
 
 AnswerT = TypeVar("AnswerT")
@@ -44,26 +44,20 @@ class OpenStreams:
         """`now_s` is the event loop's time."""
         self._now_s = now_s
         self._streams = defaultdict[tuple[str, str], dict[int, OpenStream]](dict)
-        self._awaited = defaultdict[tuple[str, str], dict[asyncio.Timeout, UpstreamUnavailable | None]](dict)
-        """The deadlines of those of which nothing has come yet, in the order in which they were sent, and with what they end."""
+        self._awaited = defaultdict[tuple[str, str], dict[AbortScope, None]](dict)
+        """Those of which nothing has come yet, in the order in which they were sent."""
 
     async def begin(self, server: str, model: str, sent: Awaitable[AnswerT]) -> AnswerT:
         """Await a response's first piece. Raises UpstreamUnavailable, if the model's process dies meanwhile, and what `sent` raises."""
-        key, died = (server, model), asyncio.timeout(None)
-        lost: UpstreamUnavailable | None = None
-        try:
-            async with died:
-                self._awaited[key][died] = None
-                try:
-                    return await sent
-                finally:
-                    lost = self._awaited[key].pop(died)
-                    if not self._awaited[key]:
-                        del self._awaited[key]
-        except TimeoutError:
-            if lost is None or not died.expired():
-                raise
-            raise lost from None
+        key, scope = (server, model), AbortScope()
+        async with scope:
+            self._awaited[key][scope] = None
+            try:
+                return await sent
+            finally:
+                del self._awaited[key][scope]
+                if not self._awaited[key]:
+                    del self._awaited[key]
 
     def add(self, server: str, model: str, stream: OpenStream) -> Callable[[], None]:
         """Register a response that has begun; what is returned removes it, and is idempotent."""
@@ -77,11 +71,9 @@ class OpenStreams:
 
     def died(self, server: str, model: str) -> None:
         """End the responses of a model whose process there has died, or was ended."""
-        awaited = self._awaited.get((server, model), {})
-        for number, (died, lost) in enumerate(awaited.items()):
-            if lost is None:  # this may be told time and again while it is loaded anew
-                awaited[died] = lost_with(model, server, is_suspect=number < MOST_SUSPECTS)
-                died.reschedule(asyncio.get_running_loop().time())
+        for number, scope in enumerate(self._awaited.get((server, model), {})):
+            # This may be told time and again while it is loaded anew: only the first error counts.
+            scope.abort(lost_with(model, server, is_suspect=number < MOST_SUSPECTS))
         for stream in list(self._streams.get((server, model), {}).values()):
             stream.fail(lost_with(model, server))
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
 
+from control_plane.concurrency.abort_scope import AbortScope
 from control_plane.core.endpoints import ONLY
-from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
+from control_plane.core.errors import DeadlineExceeded
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import GrpcAnswer
 from control_plane.triton.copy_silence import CopySilence
@@ -33,10 +34,8 @@ class _Awaited:
     """Request under way."""
 
     sent_s: float
-    recalled: asyncio.Timeout | None
-    """Ends it, where it may be sent again."""
-    error: UpstreamUnavailable | None = None
-    """Why it is taken back."""
+    scope: AbortScope | None
+    """Where it may be sent again: by this it is taken back."""
 
 
 class SilenceWatch:
@@ -55,11 +54,15 @@ class SilenceWatch:
         Raises UpstreamUnavailable: the model's process has died, and the request `may_be_sent_again`; and what `sent` raises.
         """
         silence, waiting = self._of(model)
-        request = _Awaited(sent_s := self._now_s(), asyncio.timeout(None) if may_be_sent_again else None)
+        request = _Awaited(sent_s := self._now_s(), AbortScope() if may_be_sent_again else None)
         waiting[request] = None
         is_overdue = True
         try:
-            answer = await (sent if request.recalled is None else self._until_recalled(request, request.recalled, sent))
+            if request.scope is None:
+                answer = await sent
+            else:
+                async with request.scope:
+                    answer = await sent
             loss = answer.loss if isinstance(answer, GrpcAnswer) else None
             is_overdue = loss is SendFailure.TIMED_OUT
             if loss is None:
@@ -75,15 +78,6 @@ class SilenceWatch:
             if is_overdue:
                 self.gave_up(model, sent_s, suspect)
 
-    async def _until_recalled(self, request: _Awaited, recalled: asyncio.Timeout, sent: Awaitable[AnswerT]) -> AnswerT:
-        try:
-            async with recalled:
-                return await sent
-        except TimeoutError:
-            if request.error is None:
-                raise
-            raise request.error from None
-
     def died(self, models: Iterable[str]) -> None:
         """Take back what was under way at models whose processes have died, or were ended. Triton itself (24.10) answers for a
         dead process one request a second; this may be told time and again while a model is loaded anew."""
@@ -91,9 +85,8 @@ class SilenceWatch:
             self.streams.died(ONLY, model)
             _, waiting = self._models.get(model, (None, {}))
             for number, request in enumerate(list(waiting)):
-                if request.recalled is not None and request.error is None:
-                    request.error = lost_with(model, ONLY, is_suspect=number < MOST_SUSPECTS)
-                    request.recalled.reschedule(asyncio.get_running_loop().time())
+                if request.scope is not None:
+                    request.scope.abort(lost_with(model, ONLY, is_suspect=number < MOST_SUSPECTS))
                     del waiting[request]
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:
