@@ -19,6 +19,8 @@ from control_plane.triton.under_repair import ModelsUnderRepair
 
 AnswerT = TypeVar("AnswerT")
 
+NOTICED_S = 1.0
+"""Time within which the end of a Triton is noticed by whoever watches its process."""
 _MOMENT_S = 2.0
 """Time that servers which need not be up are waited for at start: if they come up, it is known what they have
 loaded before anything is loaded a second time elsewhere.

@@ -25,22 +25,20 @@ from control_plane.inference.retries.attempt import Send, is_repeatable
 from control_plane.inference.retries.faults import FAULTS, Conclusion, Fault, Resend, fault_of_recall, recall_of
 from control_plane.inference.retries.retry_budget import RetryBudget, units_of
 from control_plane.inference.retries.server_fault import dead_stub_model_of
+from control_plane.triton.servers import NOTICED_S
 
 AnswerT = TypeVar("AnswerT")
 
-_TIMES = {Fault.DEAD_STUB: 3, Fault.SERVER_SILENT: 2}
 _MOST_RESENDS = 3
-"""Each cause is retried once, and not all of them: a request cannot go round for ever. Dead stubs may be met by one that
-is in flight beside several queries of death (what dies alone a second time is one itself), and servers may freeze one
-after the other."""
+"""Resends of one request for all faults together (`FaultPolicy.times` bounds those for each): it cannot go round for ever."""
 _GONE = frozenset((Fault.NOT_SENT, Fault.CONNECTION_LOST, Fault.MODEL_MISSING))
 """Faults of replicas that are dropped from the view, or may be: others are found, or loaded."""
 _LOST = frozenset((Fault.CONNECTION_LOST, Fault.SERVER_SILENT, Fault.REPLICA_SILENT))
 """Faults of a server or replica that takes all its requests with it."""
 _RECALLED = frozenset((Fault.SERVER_SILENT, Fault.REPLICA_SILENT))
 """Faults for which requests are taken back only: that they may be sent again was decided before that."""
-_NOTICED_S, _LOOK_EVERY_S = 1.0, 0.05
-"""Time within which the end of a Triton is noticed by whoever watches its process."""
+_LOOK_EVERY_S = 0.05
+"""Time between two looks whether a server is seen to be down."""
 
 
 class Resending:
@@ -62,8 +60,7 @@ class Resending:
     ) -> bool:
         """Whether the request, which had this `hint`, may be sent another time, for which the retry budget is charged."""
         policy, resent = FAULTS[fault], hint.resent
-        times = _TIMES.get(fault, 1)
-        if policy.resend is Resend.NEVER or resent.count(fault) >= times or len(resent) >= _MOST_RESENDS:
+        if policy.resend is Resend.NEVER or resent.count(fault) >= policy.times or len(resent) >= _MOST_RESENDS:
             return False
         # A request for a version that does not exist would fail anywhere: the model itself may well be there.
         if fault is Fault.MODEL_MISSING and call.model_version:
@@ -157,7 +154,7 @@ class Resending:
             return self._stub_deaths.was_in_flight(reservation.server.name, replica.model, stub, began_s=began_s, now_s=self._now_s())
         if fault is not Fault.CONNECTION_LOST or not is_suspect:
             return fault is Fault.CONNECTION_LOST
-        until_s = self._now_s() + _NOTICED_S
+        until_s = self._now_s() + NOTICED_S
         while reservation.server.is_up and reservation.is_current and self._now_s() < until_s:
             await asyncio.sleep(_LOOK_EVERY_S)
         return not (reservation.server.is_up and reservation.is_current)

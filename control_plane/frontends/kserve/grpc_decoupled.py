@@ -23,10 +23,8 @@ from control_plane.inference.inference import InferenceService
 from control_plane.inference.retries.queries_of_death import STREAM_SUSPECT_S, QueriesOfDeath, Suspect
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead, MessageFrame, answer_of
 from control_plane.triton.ports import GrpcStream, Upstream
-from control_plane.triton.servers import Servers
+from control_plane.triton.servers import NOTICED_S, Servers
 
-_NOTICED_S = 1.0
-"""Time within which the end of a Triton is noticed by whoever watches its process."""
 _MOST_SUSPECTS, _SUSPECT_BYTES = 16, 64 * 1024
 """So many of the last requests to a model, and of these the small ones, are suspect if its process dies: they are held for that,
 for as long as they are."""
@@ -204,7 +202,7 @@ class DecoupledStreams:
         for called in ended:
             if called.lost is not None:
                 raise StreamEnded(failure(called.lost))
-        if stream.is_broken_off and await self._servers.goes_down(server, within_s=_NOTICED_S):
+        if stream.is_broken_off and await self._servers.goes_down(server, within_s=NOTICED_S):
             # Each is noted, whichever is guilty.
             for guilty in [called.guilty(is_stub=False) for called in ended]:
                 if guilty is not None:

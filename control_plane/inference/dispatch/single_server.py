@@ -26,18 +26,13 @@ from control_plane.inference.retries.queries_of_death import Hashable, QueriesOf
 from control_plane.inference.retries.retry_budget import CostedRequest, RetryBudget, units_of
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.ports import HttpStream, ModelStream, Upstream
-from control_plane.triton.servers import Servers
+from control_plane.triton.servers import NOTICED_S, Servers
 from control_plane.triton.silence_watch import SilenceWatch, TellSuspect
 
 AnswerT = TypeVar("AnswerT")
 
-_NOTICED_S = 1.0
-"""Time within which the end of Triton is noticed by whoever watches its process."""
 _ENDED = frozenset((Conclusion.UNREACHABLE, Conclusion.BROKEN))
 """What a fault may say of a Triton that has ended."""
-_TIMES = {Fault.DEAD_STUB: 3}
-"""How often a request is sent again for a cause, once for all others: a query of death ends two processes before it is refused,
-and a request may have been in flight in both."""
 
 
 class Forsakable(Protocol):
@@ -207,7 +202,7 @@ class SingleServerDispatch:
                     attempt = Attempt(answer, fault=fault)
                 await self._judge(request, call, running, sent, attempt, None)
             fault = attempt.fault
-            if fault is None or resent.count(fault) >= _TIMES.get(fault, 1) or not self._may_resend(fault, call, running):
+            if fault is None or resent.count(fault) >= FAULTS[fault].times or not self._may_resend(fault, call, running):
                 return attempt.result()
             if fault is not Fault.DEAD_STUB and not await self._is_back(fault, sent, deadline_s, running):
                 return attempt.result()
@@ -287,7 +282,7 @@ class SingleServerDispatch:
     async def _is_back(self, fault: Fault, sent: _Sent, deadline_s: float, running: RunningOnOne | None) -> bool:
         """Wait for the next Triton until the deadline, if this one is seen to end, and the retry budget has enough left."""
         left_s = deadline_s - self._now_s()
-        if not await self._servers.goes_down(sent.upstream, within_s=min(_NOTICED_S, left_s)):
+        if not await self._servers.goes_down(sent.upstream, within_s=min(NOTICED_S, left_s)):
             return False
         if fault is Fault.NOT_SENT and self.may_leave(running):
             return False
@@ -343,4 +338,4 @@ class SingleServerDispatch:
         if fault is Fault.DEAD_STUB:
             return self._stub_deaths.was_in_flight(ONLY, call.model_name, copy, began_s=sent.at_s, now_s=self._now_s())
         is_lost = fault is Fault.CONNECTION_LOST
-        return is_lost and (not is_suspect or await self._servers.goes_down(sent.upstream, within_s=_NOTICED_S))
+        return is_lost and (not is_suspect or await self._servers.goes_down(sent.upstream, within_s=NOTICED_S))

@@ -109,12 +109,14 @@ class FaultPolicy:
     conclusion: Conclusion
     is_budgeted: bool = True
     """Whether a resend is spent from the retry budget; not where no server has worked at the request."""
+    times: int = 1
+    """How often one request is sent again for this fault, at most."""
 
 
 FAULTS: Mapping[Fault, FaultPolicy] = {
     Fault.NOT_SENT: FaultPolicy(Resend.ALWAYS, Conclusion.UNREACHABLE, is_budgeted=False),
     Fault.CONNECTION_LOST: FaultPolicy(Resend.IF_REPEATABLE, Conclusion.BROKEN),
-    Fault.SERVER_SILENT: FaultPolicy(Resend.IF_REPEATABLE, Conclusion.BROKEN),
+    Fault.SERVER_SILENT: FaultPolicy(Resend.IF_REPEATABLE, Conclusion.BROKEN, times=2),  # servers may freeze one after the other
     Fault.REPLICA_SILENT: FaultPolicy(Resend.IF_REPEATABLE, Conclusion.SILENT),
     Fault.TIMED_OUT: FaultPolicy(Resend.NEVER, Conclusion.SILENT),
     Fault.MODEL_MISSING: FaultPolicy(Resend.ALWAYS, Conclusion.LACKS_MODEL, is_budgeted=False),
@@ -126,7 +128,8 @@ FAULTS: Mapping[Fault, FaultPolicy] = {
     Fault.RESTRICTED: FaultPolicy(Resend.NEVER, Conclusion.NOTHING),
     Fault.CANCELLED: FaultPolicy(Resend.NEVER, Conclusion.NOTHING),
     # A dead process computes nothing, and what it was computing is one batch: no load that a budget must bound.
-    Fault.DEAD_STUB: FaultPolicy(Resend.IF_REPEATABLE, Conclusion.STUB_DIED, is_budgeted=False),
+    # A query of death ends two before it is refused, and one may be in flight beside several such queries.
+    Fault.DEAD_STUB: FaultPolicy(Resend.IF_REPEATABLE, Conclusion.STUB_DIED, is_budgeted=False, times=3),
     Fault.DEFECT: FaultPolicy(Resend.NEVER, Conclusion.BROKEN),
     Fault.OTHER: FaultPolicy(Resend.NEVER, Conclusion.NOTHING),
 }
