@@ -52,11 +52,12 @@ FleetWorkersT = TypeVar("FleetWorkersT", bound=FleetWorkers)
 
 @dataclass(frozen=True, slots=True)
 class FleetOptions:
-    """What the settings say of a fleet."""
+    """Options of a fleet, as the operator has set them."""
 
     budget_bytes: int | None
     """Bytes that each server has for models, unless its list says otherwise; None: no bound."""
     load_timeout_s: float
+    """Time limit of one load."""
     wait_s: float
     """Longest time that requests wait for loads."""
     hedging: bool = True

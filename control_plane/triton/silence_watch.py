@@ -31,7 +31,7 @@ LONG_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class _Awaited:
-    """Request under way."""
+    """A request that Triton has not answered yet."""
 
     sent_s: float
     scope: AbortScope | None

@@ -232,7 +232,7 @@ class V2Grpc:
 
     async def _read_model(self, call: GrpcCall) -> GrpcAnswer:
         """Answer a read-only call about a model or a route; its name is in the message."""
-        if not self._access.needs_model_name and self._fleet is None:
+        if not self._access.needs_model_name and self._fleet is None and not self._servers.under_repair.ready_s:
             return await self._forward(call)
         message = self._message(call)
         name, version = model_in(message)
@@ -265,14 +265,15 @@ class V2Grpc:
 
     async def _forward_to_model(self, call: GrpcCall, model: str, version: str) -> GrpcAnswer:
         """Forward a read-only call to a server with the model, or answer it for the fleet as a whole."""
-        if self._fleet is not None and call.head.method == _READY:
-            return await self._fleet.ready(call, model, version, timeout_s=self._timeout_s(call))
-        if self._fleet is None and call.head.method in (_READY, _STATISTICS):
-            return await self._forward(call)  # even while it is loaded anew
-        if self._fleet is not None and call.head.method == _STATISTICS:
-            return await self._fleet.statistics(call, model, version, timeout_s=self._timeout_s(call))
-        known = None if self._fleet is None else self._fleet.description(model, version, is_config=call.head.method == _CONFIG)
-        if known is not None:
+        method, fleet = call.head.method, self._fleet
+        if fleet is None:
+            if method in (_READY, _STATISTICS):  # said at once, even while the model is loaded anew
+                return await self._forward(call)
+        elif method == _READY:
+            return await fleet.ready(call, model, version, timeout_s=self._timeout_s(call))
+        elif method == _STATISTICS:
+            return await fleet.statistics(call, model, version, timeout_s=self._timeout_s(call))
+        elif (known := fleet.description(model, version, is_config=method == _CONFIG)) is not None:
             return known
         server = await self._inference.dispatch.reading(model, timeout_s=self._timeout_s(call))
         return await server.grpc.unary(call, timeout_s=self._timeout_s(call))

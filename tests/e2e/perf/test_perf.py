@@ -71,7 +71,7 @@ RUNS = [
     ),
     run("processes", *ONE_ROUND, "--seconds", "0.3", "--connections", "2", "--sizes", "1536"),
     run("waiting", *ONE_ROUND, "--seconds", "0.3", "--requests", "40", "--upload-mib", "8", "--only", "grpc"),
-    run("floods", *ONE_ROUND, "--seconds", "0.3", "--only", "reset at once", check=the_one_who_does_no_harm_is_answered),
+    run("floods", *ONE_ROUND, "--seconds", "0.3", "--only", "reset at once", "1,000 outputs", check=the_one_who_does_no_harm_is_answered),
     run("tenants", *ONE_ROUND, "--seconds", "0.5", "--settle-s", "0.5", "--callers", "2", "--flood", "5", "--models", "batches"),
     run(
         "soak", "--minutes", "0.1", "--spike-s", "1", "--times", "4", "--peak-s", "0.5", "--cold-every-s", "1",

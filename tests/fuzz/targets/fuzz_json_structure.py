@@ -16,7 +16,7 @@ _BYTES = MOST + 8192
 
 
 def _marks(element: bytes) -> int:
-    """Those outside strings of valid JSON, a byte at a time."""
+    """Count the brackets, braces and commas outside the strings of valid JSON, a byte at a time."""
     marks, is_string, is_escaped = 0, False, False
     for byte in element:
         if is_string:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grpc
 import grpc.aio
+from tritonclient.grpc import service_pb2
 
 from control_plane.protocols.grpc import frame_message
 from tests.fakes import FakeGrpcStream
@@ -13,6 +14,12 @@ from tests.wire.grpc_frontend import STREAM, Bench, infer_message
 
 def request(model: str = "m", id_: str = "1") -> bytes:
     return infer_message(model=model, id_=id_)
+
+
+def answer(text: str) -> bytes:
+    """A response of Triton's on a stream, told from others by its text."""
+    serialised: bytes = service_pb2.ModelStreamInferResponse(error_message=text).SerializeToString()
+    return serialised
 
 
 async def has_ended(call: grpc.aio.StreamStreamCall) -> bool:

@@ -16,13 +16,8 @@ from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import Frontend, Outcome
 from tests.fakes import FakeGrpc
 from tests.wire import services
-from tests.wire.grpc.grpc_streams_bench import begun, has_ended, opened, request, send
+from tests.wire.grpc.grpc_streams_bench import answer, begun, has_ended, opened, request, send
 from tests.wire.grpc_frontend import MAX_MESSAGE_BYTES, frontend, infer_message, until
-
-
-def answer(text: str) -> bytes:
-    serialised: bytes = service_pb2.ModelStreamInferResponse(error_message=text).SerializeToString()
-    return serialised
 
 
 async def refusal(call: grpc.aio.StreamStreamCall) -> tuple[str, str]:

@@ -10,24 +10,12 @@ import grpc.aio
 import h2.events
 import h2.settings
 import pytest
-from tritonclient.grpc import service_pb2
 
 from control_plane.core.infer_call import Outcome
 from control_plane.frontends.common import connection_server
 from tests.wire import services
-from tests.wire.grpc.grpc_streams_bench import begun, has_ended, opened, request, send
+from tests.wire.grpc.grpc_streams_bench import answer, begun, has_ended, opened, request, send
 from tests.wire.grpc_frontend import frontend, until
-
-
-def answer(text: str) -> bytes:
-    serialised: bytes = service_pb2.ModelStreamInferResponse(error_message=text).SerializeToString()
-    return serialised
-
-
-async def refusal(call: grpc.aio.StreamStreamCall) -> tuple[str, str]:
-    """The id and text of an error message on the stream."""
-    told = service_pb2.ModelStreamInferResponse.FromString(await call.read())
-    return told.infer_response.id, told.error_message
 
 
 async def test_a_cancelled_call_is_cancelled_in_triton() -> None:

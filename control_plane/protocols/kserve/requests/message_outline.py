@@ -59,7 +59,7 @@ class _Outline:
     fields: int = 0
     elements: int = 0
     own_fields: int = 0
-    """Those that are left, and are parsed at once."""
+    """Fields that stay in the outline, which is parsed at once."""
 
     def message_steps(self, message: memoryview) -> Steps[tuple[bytes, list[memoryview]]]:
         kept: list[bytes | memoryview] = []

@@ -1,4 +1,4 @@
-"""What the log says of connections that a listener refuses."""
+"""Lines of the log about connections that a listener refuses: bounded, and the rest is counted."""
 
 from __future__ import annotations
 
